@@ -1,0 +1,427 @@
+"""Speculative decoding: draft, verify, accept, resample, until every row has ended.
+
+A round is draft() -> target_forward() -> verify() -> commit(); rounds(), speculate() and autoregress()
+only compose these four (Leviathan et al. 2023, Algorithm 1).
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict, dataclass, field, replace
+
+import torch
+
+from specviz.drafters.model import as_drafter
+from specviz.drafters.protocol import Proposal
+from specviz.randomness import Seeded
+from specviz.recording import record_round
+from specviz.sampling import SamplingParams
+from specviz.timing import Stopwatch
+from specviz.trace import Round, Trace
+from specviz.verification import verify
+
+
+@dataclass
+class State:
+    """A decoding under way: B rows of committed text, and the memories that lag behind by one token."""
+
+    target: object
+    drafter: object | None
+    gamma: int
+    max_new_tokens: int
+    sampling: SamplingParams
+    randomness: object
+    eos: frozenset[int]
+    stop: list[bytes]
+    record: str
+    single: bool  # one prompt, given as such: results come as themselves instead of in lists
+    prompts: list[list[int]]
+    committed: torch.Tensor  # [B, T] int64 on the CPU, right-padded
+    length: torch.Tensor  # [B] int64 on the CPU
+    prompt_length: torch.Tensor  # [B]
+    finish: list[str | None]  # why each row ended; None while it is active
+    memory: object = None
+    session: object = None
+    round: int = 0
+    history: list[list[Round | None]] = field(default_factory=list)
+    stopwatch: Stopwatch = None
+    prefill_seconds: float = 0.0
+
+    @property
+    def active(self) -> torch.Tensor:
+        """[B] bool: the rows that have not ended."""
+        return torch.tensor([reason is None for reason in self.finish])
+
+
+# --- the loop -----------------------------------------------------------------------------------
+
+
+def rounds(target, drafter, prompt, **settings):
+    """Decode round by round: yields a Round, or for a list of prompts a list of them (None for ended rows).
+
+    Takes the settings of start().
+    """
+    state = start(target, drafter, prompt, **settings)
+    while state.active.any():
+        done = _step(state)
+        yield done[0] if state.single else done
+
+
+def speculate(target, drafter, prompt, *, on_round=None, **settings) -> Trace | list[Trace]:
+    """Speculative decoding of one prompt (-> Trace) or a list of prompts (-> list of Traces).
+
+    The emitted text follows the target's distribution exactly, whatever the drafter (appendix A.1); with
+    temperature 0 it is the target's greedy text. on_round is called with each round's Round (or list of
+    Rounds); when it returns True, or on KeyboardInterrupt, decoding ends as "interrupted" and keeps what was
+    committed. The other settings are those of start(), and so are the errors.
+    """
+    if drafter is None:
+        raise ValueError("drafter=None: speculate needs a drafter; autoregress decodes without one.")
+    return _decode(start(target, drafter, prompt, **settings), on_round)
+
+
+def autoregress(target, prompt, *, on_round=None, **settings) -> Trace | list[Trace]:
+    """Plain decoding, one token a round: the same loop with nothing drafted. See speculate()."""
+    return _decode(start(target, None, prompt, **settings), on_round)
+
+
+def _decode(state, on_round):
+    try:
+        while state.active.any():
+            done = _step(state)
+            if on_round is not None and on_round(done[0] if state.single else done) is True:
+                break
+    except KeyboardInterrupt:
+        pass
+    traces = [_trace(state, row) for row in range(len(state.prompts))]
+    return traces[0] if state.single else traces
+
+
+def _step(state):
+    proposal = draft(state)
+    p = target_forward(state, proposal)
+    verdict = verify(proposal.tokens, proposal.q, p, state.randomness, proposal.lengths, state.active)
+    return commit(state, proposal, p, verdict)
+
+
+# --- the four steps of a round ------------------------------------------------------------------
+
+
+def start(
+    target, drafter, prompt, *, gamma=4, max_new_tokens=64, sampling=None, seed=None, randomness=None, eos=None,
+    stop=None, record="top",
+) -> State:  # fmt: skip
+    """Check everything, feed the prompts (but their last tokens) to the target, and open a draft session.
+
+    prompt          text, token ids, or a list of either for a batch
+    gamma           drafts a round, at least 1
+    max_new_tokens  exact, unless EOS, a stop string or the target's context ends the text before
+    sampling        SamplingParams, by default temperature 1
+    seed            an integer; None draws a fresh one, which the Trace records
+    randomness      in place of seed: Seeded, Scripted, or a branch of Exhaustive
+    eos             ids that end a text, in place of the target's
+    stop            strings that end a text
+    record          "top": keep the 8 largest probabilities of each distribution; "full": all; "none": no
+                    distributions and no uniforms (fastest)
+
+    Raises ValueError, before any forward pass, naming the argument, its value and the remedy.
+    """
+    drafter = as_drafter(drafter)
+    prompts, single = _prompts(target, prompt)
+    if drafter is None:
+        gamma = 0
+    elif isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 1:
+        raise ValueError(f"gamma={gamma!r}: must be an integer >= 1 (autoregress decodes without drafts).")
+    else:
+        drafter.fit(target)
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens={max_new_tokens!r}: must be an integer >= 0.")
+    sampling = SamplingParams() if sampling is None else sampling
+    if not isinstance(sampling, SamplingParams):
+        raise ValueError(f"sampling={sampling!r}: must be a SamplingParams, such as SamplingParams(temperature=0.7).")
+    if seed is not None and randomness is not None:
+        raise ValueError(f"seed={seed!r} and randomness={randomness!r}: give one of the two.")
+    if randomness is None:  # 53 bits survive a JSON reader that knows only doubles
+        randomness = Seeded(secrets.randbits(53) if seed is None else seed)
+    if record not in ("top", "full", "none"):
+        raise ValueError(f"record={record!r}: must be 'top', 'full' or 'none'.")
+    eos = target.eos if eos is None else _ids(eos, target, "eos")
+
+    length = torch.tensor([len(ids) for ids in prompts])
+    state = State(
+        target, drafter, gamma, max_new_tokens, sampling, randomness, frozenset(eos), _stop(stop, target), record,
+        single, prompts, _right_padded(prompts, int(length.max()) + max_new_tokens), length, length.clone(),
+        [None] * len(prompts), stopwatch=Stopwatch(target.device),
+    )  # fmt: skip
+    for row in range(len(prompts)):
+        _finish(state, row, None)
+    if state.active.any():
+        capacity = int(length.max()) + max_new_tokens + gamma + 1
+        state.memory = target.start(prompts, capacity)
+        if drafter is not None:
+            state.session = drafter.start(prompts, capacity, state.eos, state.memory)
+        if int(length.max()) > 1:
+            state.memory.feed(state.committed[:, : int(length.max()) - 1], count=length - 1)
+        state.stopwatch.mark("prefill")
+        state.prefill_seconds = state.stopwatch.seconds()["prefill"]
+    return state
+
+
+def draft(state) -> Proposal:
+    """Let the drafter propose up to gamma tokens a row, no more than can still be used."""
+    state.stopwatch.start()
+    state.randomness.begin_round(state.round)
+    remaining = state.prompt_length + state.max_new_tokens - state.length
+    room = state.target.context - state.length
+    gamma = torch.minimum(remaining, room).sub(1).clamp(min=0, max=state.gamma)
+    gamma = torch.where(state.active, gamma, 0)
+    if state.session is None:
+        proposal = _nothing_drafted(state)
+    else:
+        proposal = state.session.propose(state.committed, state.length, gamma, state.sampling, state.randomness)
+    state.stopwatch.mark("draft")
+    return replace(proposal, gamma=gamma)
+
+
+def target_forward(state, proposal) -> torch.Tensor:
+    """One causal forward over the last committed token and the drafts -> p [B, gamma+1, V], processed.
+
+    p[:, i] is the target's distribution after the committed text and the first i drafts.
+    """
+    last = state.committed.gather(1, state.length[:, None] - 1).to(proposal.tokens.device)  # [B, 1]
+    tokens = torch.cat([last, proposal.tokens], dim=1)  # [B, gamma+1]
+    count = torch.where(state.active, proposal.lengths + 1, 0)
+    logits = state.memory.feed(tokens.to(state.target.device), count)
+    p = state.sampling.probabilities(logits)
+    proposal.tokens, proposal.q = proposal.tokens.to(p.device), proposal.q.to(p.device)
+    state.stopwatch.mark("target")
+    return p
+
+
+def commit(state, proposal, p, verdict) -> list[Round | None]:
+    """Append what was accepted and the next token, end rows, rewind both memories to one token before the end.
+
+    Returns a Round for each row, None for those that had ended before. Raises FloatingPointError for NaN or
+    infinite logits and ValueError for a draft with q(x) = 0; then the round is not committed.
+    """
+    state.stopwatch.mark("verify")
+    drafts, accepted, next_token = _checked_transfer(state, proposal, p, verdict)
+    recorded = record_round(state.record, proposal, p, verdict, state.active)
+    reasons, done = list(state.finish), []
+    for row, lengths in enumerate(proposal.lengths.tolist()):
+        if state.finish[row] is not None:
+            done.append(None)
+            continue
+        emitted = [*drafts[row][: accepted[row]], next_token[row]]
+        kept, reasons[row] = _cut(state, row, emitted)
+        done.append(
+            Round(
+                **_outcome(drafts[row][:lengths], accepted[row], next_token[row], kept),
+                gamma_asked=state.gamma,
+                gamma_used=int(proposal.gamma[row]),
+                draft_forwards=proposal.forwards,
+                seconds={},
+                **recorded[row],
+            )
+        )
+    _append(state, done, reasons)
+    state.memory.rewind(state.length - 1)
+    if state.session is not None:
+        state.session.rewind(state.length - 1)
+    state.stopwatch.mark("commit")
+    seconds = state.stopwatch.seconds()
+    for round in filter(None, done):
+        round.seconds = seconds
+    return done
+
+
+# --- their details ------------------------------------------------------------------------------
+
+
+def _nothing_drafted(state) -> Proposal:
+    rows, device = len(state.prompts), state.target.device
+    return Proposal(
+        tokens=torch.zeros(rows, 0, dtype=torch.long, device=device),
+        q=torch.zeros(rows, 0, state.target.vocab_size, device=device),
+        lengths=torch.zeros(rows, dtype=torch.long),
+        u=torch.zeros(rows, 0, dtype=torch.float64),
+    )
+
+
+def _checked_transfer(state, proposal, p, verdict):
+    """The round's one transfer: drafts, accepted and next_token as lists, once p and q are known to be sound."""
+    gamma = proposal.tokens.shape[1]
+    of_drafts = proposal.q.gather(-1, proposal.tokens[..., None])[..., 0]  # [B, gamma]
+    integers = torch.cat(
+        [proposal.tokens, verdict.accepted[:, None], verdict.next_token[:, None]]
+        + [p.isnan().any(-1).long(), proposal.q.isnan().any(-1).long(), (of_drafts == 0).long()],
+        dim=1,
+    ).cpu()
+    drafts, accepted, next_token, bad_p, bad_q, zero_q = integers.split([gamma, 1, 1, gamma + 1, gamma, gamma], dim=1)
+    drafted = torch.arange(gamma) < proposal.lengths[:, None]
+    reached = torch.cat([torch.ones(len(drafted), 1, dtype=torch.bool), drafted], dim=1) & state.active[:, None]
+    drafter = getattr(state.drafter, "name", None)
+    # The draft comes first: a target's NaN may only be the answer to a token drawn from a NaN.
+    for name, bad, where in (("drafter", bad_q, drafted), ("target", bad_p, reached)):
+        rows = (bad.bool() & where).any(1).nonzero().flatten().tolist()
+        if rows:
+            raise FloatingPointError(
+                f"{name} {drafter if name == 'drafter' else state.target.name!r} returned NaN or infinite logits (or -inf "
+                f"for every token) in row {rows[0]}, round {state.round}; the round was not committed."
+            )
+    rows = (zero_q.bool() & drafted).any(1).nonzero().flatten().tolist()
+    if rows:
+        raise ValueError(
+            f"drafter {drafter!r} proposed a token with q(x) = 0 in row {rows[0]}, round {state.round}: q must be the "
+            "distribution that the token was drawn from."
+        )
+    return drafts.tolist(), accepted[:, 0].tolist(), next_token[:, 0].tolist()
+
+
+def _cut(state, row, emitted) -> tuple[int, str | None]:
+    """How many of the emitted tokens stay, and "eos" or "stop" where one of them ends the text."""
+    text = _continuation_bytes(state, row) if state.stop else b""
+    for i, token in enumerate(emitted):
+        if token in state.eos:
+            return i + 1, "eos"
+        if state.stop:
+            before = len(text)
+            text += state.target.tokenizer.piece(token)
+            if any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in state.stop):
+                return i + 1, "stop"
+    return len(emitted), None
+
+
+def _continuation_bytes(state, row) -> bytes:
+    ids = state.committed[row, state.prompt_length[row] : state.length[row]].tolist()
+    return b"".join(state.target.tokenizer.piece(token) for token in ids)
+
+
+def _outcome(drafts, accepted, next_token, kept) -> dict:
+    """The Round's account of one row, after the cut to the kept first tokens."""
+    if kept <= accepted:  # the text ended inside the drafts: the next token was drawn in vain
+        return dict(draft_tokens=drafts, accepted=kept, tested=kept, next_token=None, outcome="ended")
+    outcome = "plain" if not drafts else "bonus" if accepted == len(drafts) else "resampled"
+    tested = min(accepted + 1, len(drafts))
+    return dict(draft_tokens=drafts, accepted=accepted, tested=tested, next_token=next_token, outcome=outcome)
+
+
+def _append(state, done, reasons):
+    length = state.length.clone()
+    for row, round in enumerate(done):
+        if round is not None:
+            end = length[row] + len(round.tokens)
+            state.committed[row, length[row] : end] = torch.tensor(round.tokens)
+            length[row] = end
+    state.history.append(done)
+    state.length, state.round = length, state.round + 1
+    for row, reason in enumerate(reasons):
+        _finish(state, row, reason)
+
+
+def _finish(state, row, reason):
+    """Note why a row ended: the first that holds of eos, stop, length, context."""
+    if reason is None and state.length[row] - state.prompt_length[row] >= state.max_new_tokens:
+        reason = "length"
+    if reason is None and state.length[row] >= state.target.context:
+        reason = "context"
+    state.finish[row] = reason
+
+
+def _trace(state, row) -> Trace:
+    rounds = [done[row] for done in state.history if done[row] is not None]
+    tokens = [token for round in rounds for token in round.tokens]
+    prompt, tokenizer, randomness = state.prompts[row], state.target.tokenizer, state.randomness
+    seeded = isinstance(randomness, Seeded)
+    occurring = {*prompt, *tokens, *state.eos}.union(*(_ids_of(round) for round in rounds))
+    return Trace(
+        prompt_tokens=prompt,
+        tokens=tokens,
+        prompt=None if tokenizer is None else tokenizer.decode(prompt),
+        text=None if tokenizer is None else _text(state, tokens),
+        finish_reason=state.finish[row] or "interrupted",
+        rounds=rounds,
+        target=state.target.name,
+        drafter=getattr(state.drafter, "name", None),
+        gamma=state.gamma,
+        max_new_tokens=state.max_new_tokens,
+        sampling=asdict(state.sampling),
+        eos=sorted(state.eos),
+        seed=randomness.seed if seeded else None,
+        row=randomness.rows[row] if seeded and randomness.rows else row,
+        device=str(state.target.device),
+        dtype=str(state.target.dtype).removeprefix("torch."),
+        prefill_seconds=state.prefill_seconds,
+        pieces={} if tokenizer is None else {i: tokenizer.piece(i) for i in sorted(occurring)},
+    )
+
+
+def _ids_of(round) -> set[int]:
+    masses = [] if round.p is None else [*round.p, *round.q, *round.residual]
+    following = [*(round.next_if_rejected or []), round.next_if_all_accepted]
+    ids = {*round.draft_tokens, round.next_token, *following}.union(*(m.ids for m in masses))
+    return ids - {None}
+
+
+def _text(state, tokens) -> str:
+    if tokens and tokens[-1] in state.eos:
+        tokens = tokens[:-1]
+    text = state.target.tokenizer.decode(tokens)
+    ends = [at for stop in state.stop if (at := text.find(stop.decode())) >= 0]
+    return text[: min(ends)] if ends else text
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _prompts(target, prompt) -> tuple[list[list[int]], bool]:
+    """Text, ids, or a list of either -> (a list of id lists, whether it was a single prompt)."""
+    single = isinstance(prompt, str) or (len(prompt) > 0 and not isinstance(prompt[0], (str, list, tuple)))
+    single = single and not getattr(prompt, "ndim", 1) == 2
+    prompts = [prompt] if single else list(prompt)
+    if not prompts:
+        raise ValueError("prompt=[] is empty: give text, token ids, or a list of either.")
+    return [_encode(target, p, "prompt" if single else f"prompt[{i}]") for i, p in enumerate(prompts)], single
+
+
+def _encode(target, prompt, name) -> list[int]:
+    if isinstance(prompt, str):
+        if target.tokenizer is None:
+            raise ValueError(f"{name}={prompt!r} is text, but {target.name!r} has no tokenizer: give token ids.")
+        ids = target.tokenizer.encode(prompt)
+    else:
+        ids = _ids(prompt, target, name)
+    if not ids:
+        raise ValueError(f"{name}={prompt!r} is empty: the first token needs at least one token before it.")
+    if len(ids) > target.context:
+        raise ValueError(
+            f"{name} has {len(ids)} tokens, more than the context of {target.name!r} ({target.context}): shorten it."
+        )
+    return ids
+
+
+def _ids(ids, target, name) -> list[int]:
+    try:
+        ids = [int(token) for token in ids]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}={ids!r}: must be token ids (integers).") from error
+    outside = [token for token in ids if not 0 <= token < target.vocab_size]
+    if outside:
+        raise ValueError(f"{name}: ids {outside} are outside the vocabulary of {target.name!r} (0 .. {target.vocab_size - 1}).")
+    return ids
+
+
+def _stop(stop, target) -> list[bytes]:
+    stops = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
+    if any(not isinstance(text, str) or not text for text in stops):
+        raise ValueError(f"stop={stop!r}: must be a string, or a list of strings, none of them empty.")
+    if stops and target.tokenizer is None:
+        raise ValueError(f"stop={stop!r}: {target.name!r} has no tokenizer, so it has no text to compare.")
+    return [text.encode() for text in stops]
+
+
+def _right_padded(prompts, width) -> torch.Tensor:
+    committed = torch.zeros(len(prompts), width, dtype=torch.long)
+    for row, ids in enumerate(prompts):
+        committed[row, : len(ids)] = torch.tensor(ids)
+    return committed

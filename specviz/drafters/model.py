@@ -1,0 +1,89 @@
+"""The draft model: proposes tokens one by one, each from its own distribution q."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from specviz.drafters.protocol import Proposal
+from specviz.models.tokenizers import same_tokenizer
+
+
+class ModelDrafter:
+    """Any LanguageModel as a drafter."""
+
+    def __init__(self, model):
+        self.model = model
+        self.name = model.name
+
+    def fit(self, target):
+        """Raise ValueError unless this model can draft for target: same ids, and a way to its device."""
+        model = self.model
+        if not same_tokenizer(target.tokenizer, model.tokenizer):
+            raise ValueError(
+                f"drafter {model.name!r} and target {target.name!r} have different tokenizers: a draft id would mean "
+                "another text to the target. Choose two models of one family."
+            )
+        if model.vocab_size != target.vocab_size:
+            raise ValueError(
+                f"drafter {model.name!r} has {model.vocab_size} ids, target {target.name!r} has {target.vocab_size}: "
+                "p and q must be over the same vocabulary."
+            )
+        try:
+            torch.zeros(1, device=model.device).to(target.device)
+        except (RuntimeError, NotImplementedError) as error:
+            raise ValueError(
+                f"drafter {model.name!r} is on device {model.device}, and its results cannot be moved to the target's "
+                f"device {target.device} ({error}); load it on {target.device}."
+            ) from error
+
+    def start(self, prompts, capacity, eos, target_memory):
+        return ModelSession(self.model, prompts, capacity, eos)
+
+
+class ModelSession:
+    def __init__(self, model, prompts, capacity, eos):
+        self.model, self.eos = model, torch.tensor(sorted(eos), dtype=torch.long, device=model.device)
+        self.memory = model.start(prompts, capacity)
+
+    def propose(self, committed, length, gamma, sampling, randomness):
+        model, memory = self.model, self.memory
+        rows, device = committed.shape[0], model.device
+        # The draft's own context may be the shorter one; drafting x_1 .. x_n feeds length + n - 1 tokens.
+        gamma = torch.minimum(gamma, model.context - length + 1).clamp(min=0)
+        n = int(gamma.max())
+        tokens = torch.zeros(rows, n, dtype=torch.long, device=device)
+        u = torch.full((rows, n), math.nan, dtype=torch.float64)
+        lengths = gamma.to(device)
+        q, forwards = [], 0
+        for i in range(n):
+            if i == 0:  # all that the memory lacks: the prompt at first, later one token or two
+                logits = self._catch_up(committed, length, gamma > 0)
+            else:
+                logits = memory.feed(tokens[:, i - 1 : i], count=(gamma > i).long())[:, -1]
+            forwards += 1
+            drafting = i < lengths
+            q_i = sampling.probabilities(logits).masked_fill(~drafting[:, None], 0)  # [B, V]
+            tokens[:, i], u[:, i] = randomness.draw(q_i, "draft", i, active=drafting)
+            ended = drafting & torch.isin(tokens[:, i], self.eos)
+            lengths = torch.where(ended, i + 1, lengths)
+            q.append(q_i)
+        q = torch.stack(q, 1) if q else torch.zeros(rows, 0, model.vocab_size, dtype=torch.float32, device=device)
+        return Proposal(tokens, q, lengths.cpu(), u, forwards=forwards)
+
+    def _catch_up(self, committed, length, drafting):
+        """Feed what the memory lacks of the committed text; logits [B, V] after its last token."""
+        missing = torch.where(drafting, length - self.memory.length, 0)
+        at = self.memory.length[:, None] + torch.arange(int(missing.max()))
+        feed = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
+        logits = self.memory.feed(feed.to(self.model.device), count=missing)
+        return logits[torch.arange(len(missing)), (missing - 1).clamp(min=0)]
+
+    def rewind(self, length):
+        self.memory.rewind(length)
+
+
+def as_drafter(drafter):
+    """A LanguageModel is wrapped in ModelDrafter; drafters (and None) pass."""
+    return drafter if drafter is None or hasattr(drafter, "fit") else ModelDrafter(drafter)

@@ -1,0 +1,37 @@
+"""What the decoder asks of whatever proposes tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass
+class Proposal:
+    """What a drafter proposes in one round, for B rows."""
+
+    tokens: torch.Tensor  # [B, gamma] int64
+    q: torch.Tensor  # [B, gamma, V]: the very distributions that the tokens were drawn from
+    lengths: torch.Tensor  # [B] int64, on the CPU: tokens drafted; what lies beyond is padding
+    u: torch.Tensor  # [B, gamma] float64, on the CPU: the uniforms that drew them, NaN where none did
+    gamma: torch.Tensor | None = None  # [B] int64: what was asked for, set by the decoder
+    forwards: int = 0  # forward passes of a draft model
+
+
+class DraftSession(Protocol):
+    """The state of one decoding: drafters themselves keep none and can be shared."""
+
+    def propose(self, committed, length, gamma, sampling, randomness) -> Proposal:
+        """committed [B, T] right-padded, length [B], gamma [B] (0: an inactive row) -> Proposal."""
+
+    def rewind(self, length: torch.Tensor) -> None:
+        """Forget what lies beyond length [B]."""
+
+
+class Drafter(Protocol):
+    name: str
+
+    def start(self, prompts, capacity, eos, target_memory) -> DraftSession:
+        """A session for these prompts, for texts of up to capacity tokens that end at an id in eos."""

@@ -1,0 +1,74 @@
+"""The KV cache of a Hugging Face decoder, as a tape with one head a row."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from transformers.cache_utils import Cache, StaticLayer
+
+from specviz.models.protocol import Tape
+
+
+class TapeLayer(StaticLayer):
+    """One layer's keys and values [B, heads, capacity, d], written at positions that the memory sets."""
+
+    positions: torch.Tensor  # [B, n], the same tensor for all layers of a memory
+
+    def lazy_initialization(self, key_states, value_states):
+        # Not StaticLayer's own: marking addresses for the compiler imports it, which takes seconds.
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.keys, self.values = (
+            torch.zeros(*new.shape[:2], self.max_cache_len, new.shape[-1], dtype=new.dtype, device=new.device)
+            for new in (key_states, value_states)
+        )
+        self.is_initialized = True
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        for store, new in ((self.keys, key_states), (self.values, value_states)):
+            store.scatter_(2, self.positions[:, None, :, None].expand_as(new), new)
+        return self.keys, self.values
+
+    def get_seq_length(self, *args):
+        return 0  # where tokens go is always said explicitly, by positions and mask
+
+
+class CausalMemory(Tape):
+    """Feeds a Hugging Face decoder with explicit positions and an explicit mask.
+
+    The mask is boolean and 4-D, key position <= query position: stale entries behind a head lie at
+    positions that no query may see until they are overwritten.
+    """
+
+    def __init__(self, model, layers, rows, capacity, context, device):
+        super().__init__(rows, capacity)
+        self.model, self.context, self.device = model, context, device
+        self.layers = [TapeLayer(max_cache_len=capacity) for _ in range(layers)]
+        self.cache = Cache(layers=self.layers)
+        self.keys = torch.arange(capacity, device=device)
+        self.arguments = _forward_arguments(model)
+
+    @torch.no_grad()
+    def feed(self, tokens, count=None):
+        n = tokens.shape[1]
+        positions = self.positions(n).to(self.device)
+        for layer in self.layers:
+            layer.positions = positions
+        mask = self.keys <= positions[:, None, :, None]  # [B, 1, n, capacity]
+        logits = self.model(
+            input_ids=tokens.to(self.device),
+            attention_mask=mask,
+            position_ids=positions.clamp(max=self.context - 1),
+            **{self.arguments: self.cache},
+            use_cache=True,
+            return_dict=True,
+        ).logits
+        self.advance(n, count)
+        return logits
+
+
+def _forward_arguments(model) -> str:
+    """The name of the cache's parameter: `cache` since transformers 5.2x, `past_key_values` before."""
+    return "past_key_values" if "past_key_values" in inspect.signature(model.forward).parameters else "cache"

@@ -1,0 +1,65 @@
+"""What the decoder asks of a model and of its memory."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+
+class Memory(Protocol):
+    """A tape with one head a row: a KV cache that can be rewound.
+
+    length [B] int64 on the CPU holds the heads. Feeding writes at each row's own head; what lies beyond a
+    head is padding, never content. So rollback is free and rows may advance by different amounts.
+    """
+
+    length: torch.Tensor
+
+    def feed(self, tokens: torch.Tensor, count: torch.Tensor | None = None) -> torch.Tensor:
+        """tokens [B, n] -> logits [B, n, V]; each head moves by count [B] (default n), the rest is padding.
+
+        Raises ValueError when the n tokens do not fit behind a head.
+        """
+
+    def rewind(self, length: torch.Tensor) -> None:
+        """Move each head back to length [B] at most; never forward."""
+
+
+class LanguageModel(Protocol):
+    """A causal model over token ids 0 .. vocab_size-1."""
+
+    name: str
+    vocab_size: int
+    context: int  # longest text, in tokens
+    eos: frozenset[int]
+    tokenizer: object | None  # see specviz.models.tokenizers
+    device: torch.device
+    dtype: torch.dtype
+
+    def start(self, prompts: list[list[int]], capacity: int) -> Memory:
+        """An empty memory for len(prompts) rows of up to capacity tokens."""
+
+
+class Tape:
+    """The heads of a memory: length, feed's bookkeeping and rewind."""
+
+    def __init__(self, rows: int, capacity: int):
+        self.capacity = capacity
+        self.length = torch.zeros(rows, dtype=torch.long)
+
+    def positions(self, n: int) -> torch.Tensor:
+        """[B, n]: where the next n tokens of each row are written."""
+        positions = self.length[:, None] + torch.arange(n)
+        if n and int(positions.max()) >= self.capacity:
+            raise ValueError(
+                f"feed: {n} tokens do not fit, the heads are at {self.length.tolist()} of capacity {self.capacity}; "
+                "start the memory with a larger capacity."
+            )
+        return positions
+
+    def advance(self, n: int, count: torch.Tensor | None) -> None:
+        self.length = self.length + (n if count is None else count.cpu())
+
+    def rewind(self, length: torch.Tensor) -> None:
+        self.length = torch.minimum(self.length, length.cpu())

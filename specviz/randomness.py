@@ -1,0 +1,284 @@
+"""Randomness as an argument: the decoder asks for draws and coin flips, and one of three answers.
+
+Seeded runs, Scripted replays with chosen uniforms, Exhaustive visits every outcome with its probability.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+STREAMS = ("draft", "coin", "next")
+
+
+@dataclass
+class Drawn:
+    token: torch.Tensor  # [B] int64, on the device of the probabilities
+    u: torch.Tensor  # [B] float64, on the CPU; NaN where nothing was drawn
+
+    def __iter__(self):
+        return iter((self.token, self.u))
+
+
+@dataclass
+class Flipped:
+    accepted: torch.Tensor  # [B] int64: number of leading successes, on the device of the probabilities
+    u: torch.Tensor  # [B, gamma] float64, on the CPU; NaN where nothing was flipped
+
+    def __iter__(self):
+        return iter((self.accepted, self.u))
+
+
+def inverse_cdf(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """The token in whose slice of the cumulative distribution u falls. [B, V], [B] -> [B] int64.
+
+    probs need not sum to 1: u in [0, 1) is scaled by their float64 total. A token of probability zero has
+    an empty slice and never comes out, neither at u = 0 nor as u nears 1.
+    """
+    home = probs.device
+    if home.type == "mps":  # no float64 there
+        probs = probs.cpu()
+    cumulative = probs.double().cumsum(-1)
+    total = cumulative[:, -1:].contiguous()
+    point = u.to(cumulative.device)[:, None] * total
+    token = torch.searchsorted(cumulative, point, right=True)
+    last = torch.searchsorted(cumulative, total)  # the last token that adds mass
+    return torch.minimum(token, last).clamp(max=probs.shape[-1] - 1)[:, 0].to(home)
+
+
+def leading_successes(success: torch.Tensor) -> torch.Tensor:
+    """[B, n] bool -> [B] int64: how many are true before the first that is not."""
+    return success.long().cumprod(-1).sum(-1)
+
+
+class _Uniform:
+    """Draws and flips decided by uniforms that a subclass supplies."""
+
+    round = 0
+
+    def begin_round(self, round: int) -> None:
+        self.round = round
+
+    def _uniforms(self, stream: str, slots: range, batch: int) -> torch.Tensor:
+        """[batch, len(slots)] float64 on the CPU."""
+        raise NotImplementedError
+
+    def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
+        """Draw one token a row. probs [B, V] -> Drawn; rows that are not active give a token to ignore."""
+        u = self._uniforms(stream, range(slot, slot + 1), probs.shape[0])[:, 0]
+        return Drawn(inverse_cdf(probs, u), _mask(u, active))
+
+    def flip(self, prob, active=None) -> Flipped:
+        """Flip coins left to right until the first failure. prob [B, gamma] -> Flipped."""
+        u = self._uniforms("coin", range(prob.shape[1]), prob.shape[0])
+        home = prob.device
+        if home.type == "mps":  # no float64 there
+            prob = prob.cpu()
+        return Flipped(leading_successes(u.to(prob.device) < prob).to(home), _mask(u, active))
+
+
+def _mask(u, active):
+    """u with NaN in the rows that are not active: they consume nothing."""
+    return u if active is None else u.masked_fill(~active.cpu().view(-1, *[1] * (u.ndim - 1)), math.nan)
+
+
+# --- Seeded -------------------------------------------------------------------------------------
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def splitmix64(seed, n):
+    """Output number n (from 0) of the SplitMix64 generator started at seed; uint64, broadcasting.
+
+    Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators (OOPSLA 2014).
+    """
+    with np.errstate(over="ignore"):
+        z = np.asarray(seed, np.uint64) + (np.asarray(n, np.uint64) + np.uint64(1)) * _GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+class Seeded(_Uniform):
+    """Reproducible uniforms, u = hash(seed, row, round, stream, slot): counters, no hidden state.
+
+    rows are the row numbers that are hashed, 0 .. B-1 by default, so that row r of a batch run alone is
+    Seeded(seed, rows=[r]). Every row, round, stream and slot has a uniform of its own: what one row draws
+    never depends on its batch mates, on the device, or on the version of a library.
+
+    Raises ValueError for a seed that is not an integer in [0, 2**64) or for bad rows.
+    """
+
+    def __init__(self, seed: int, rows=None):
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
+            raise ValueError(f"seed={seed!r}: must be an integer in [0, 2**64).")
+        self.seed = int(seed)
+        self.rows = None if rows is None else [int(row) for row in rows]
+        if self.rows is not None and any(row < 0 for row in self.rows):
+            raise ValueError(f"rows={rows!r}: row numbers must be >= 0.")
+
+    def _uniforms(self, stream, slots, batch):
+        rows = range(batch) if self.rows is None else self.rows
+        if len(rows) != batch:
+            raise ValueError(f"Seeded(rows={self.rows}) names {len(rows)} rows, but {batch} are decoded.")
+        # Nested streams: each field picks one output of the generator that the fields before it seeded.
+        h = splitmix64(self.seed, np.array(rows, np.uint64))
+        h = splitmix64(splitmix64(h, self.round), STREAMS.index(stream))
+        h = splitmix64(h[:, None], np.array(slots, np.uint64))
+        return torch.from_numpy((h >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+# --- Scripted -----------------------------------------------------------------------------------
+
+
+class Scripted(_Uniform):
+    """Chosen uniforms: {(row, round, stream, slot): u}; those missing come from base.
+
+    Streams are "draft" (slot = draft position), "coin" (likewise) and "next" (slot 0). Change one coin of a
+    decoded text and keep all others: Scripted({(0, 3, "coin", 1): 0.99}, base=Scripted.from_trace(trace)).
+
+    Raises ValueError for a malformed key or a u outside [0, 1), and LookupError when the decoder needs a
+    uniform that neither the script nor a base has.
+    """
+
+    def __init__(self, uniforms: dict, base: _Uniform | None = None):
+        for key, u in uniforms.items():
+            if not (isinstance(key, tuple) and len(key) == 4 and key[2] in STREAMS):
+                raise ValueError(f"uniforms key {key!r}: must be (row, round, stream, slot) with stream in {STREAMS}.")
+            if not 0 <= u < 1:
+                raise ValueError(f"uniforms[{key!r}] = {u!r}: must lie in [0, 1).")
+        self.uniforms, self.base = dict(uniforms), base
+
+    @classmethod
+    def from_trace(cls, trace) -> Scripted:
+        """The uniforms that a recorded Trace used, to replay it exactly as a single row."""
+        uniforms = {}
+        for number, round in enumerate(trace.rounds):
+            if round.coins is None:
+                raise ValueError("trace was recorded with record='none': it holds no uniforms to replay.")
+            recorded = {("next", 0): round.u_next}
+            recorded |= {("draft", i): u for i, u in enumerate(round.u_draft)}
+            recorded |= {("coin", i): u for i, u in enumerate(round.coins)}
+            uniforms |= {(0, number, *slot): u for slot, u in recorded.items() if not math.isnan(u)}
+        return cls(uniforms, base=None if trace.seed is None else Seeded(trace.seed, rows=[trace.row]))
+
+    def begin_round(self, round: int) -> None:
+        super().begin_round(round)
+        if self.base is not None:
+            self.base.begin_round(round)
+
+    def _uniforms(self, stream, slots, batch):
+        if self.base is None:
+            u = torch.full((batch, len(slots)), math.nan, dtype=torch.float64)
+        else:
+            u = self.base._uniforms(stream, slots, batch)
+        for row in range(batch):
+            for i, slot in enumerate(slots):
+                u[row, i] = self.uniforms.get((row, self.round, stream, slot), u[row, i])
+        return u
+
+    def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
+        drawn = super().draw(probs, stream, slot, active)
+        for row in drawn.u.isnan().nonzero().flatten().tolist():
+            if active is None or active[row]:
+                self._missing(row, stream, slot)
+        return drawn
+
+    def flip(self, prob, active=None) -> Flipped:
+        flipped = super().flip(prob, active)
+        for row, slot in enumerate(flipped.accepted.tolist()):
+            # Only the coin that ended the successes can be one that was never given; at probability 0 it
+            # decided nothing.
+            if slot < prob.shape[1] and prob[row, slot] != 0 and flipped.u[row, slot].isnan():
+                if active is None or active[row]:
+                    self._missing(row, "coin", slot)
+        return flipped
+
+    def _missing(self, row, stream, slot):
+        key = (row, self.round, stream, slot)
+        raise LookupError(f"Scripted has no uniform for (row, round, stream, slot) = {key}; add it or give a base.")
+
+
+# --- Exhaustive ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Branch:
+    """One batch of branches, a row each: follows the choices given, then takes the first of each later one."""
+
+    paths: list[list[int]]
+    weight: np.ndarray = field(init=False)  # [rows] float64: the probability of each row's choices
+    unexplored: list[list[int]] = field(init=False, default_factory=list)
+
+    def __post_init__(self):
+        self.weight = np.ones(len(self.paths))
+        self._taken = [0] * len(self.paths)
+
+    @property
+    def rows(self) -> int:
+        return len(self.paths)
+
+    def begin_round(self, round: int) -> None:
+        pass
+
+    def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
+        mass = probs.double()
+        tokens = self._choose((mass / mass.sum(-1, keepdim=True)).cpu().numpy(), active)
+        return Drawn(tokens.to(probs.device), torch.full((self.rows,), math.nan, dtype=torch.float64))
+
+    def flip(self, prob, active=None) -> Flipped:
+        a = prob.double().cpu().numpy()
+        ones = np.ones((self.rows, 1))
+        # k leading successes: A(x_1) ... A(x_k), then a failure (none is left to fail after gamma of them)
+        weights = np.cumprod(np.hstack([ones, a]), axis=1) * np.hstack([1 - a, ones])
+        accepted = self._choose(weights, active)
+        return Flipped(accepted.to(prob.device), torch.full(prob.shape, math.nan, dtype=torch.float64))
+
+    def _choose(self, weights, active):
+        if len(weights) != self.rows:
+            raise ValueError(f"Exhaustive: this branch has {self.rows} rows; decode [prompt] * branch.rows with it.")
+        chosen = torch.zeros(self.rows, dtype=torch.long)
+        for row, path in enumerate(self.paths):
+            if active is not None and not active[row]:
+                continue
+            options = np.flatnonzero(weights[row] != 0)  # NaN counts: the decoder reports it at the commit
+            if self._taken[row] == len(path):
+                self.unexplored += [[*path, int(other)] for other in options[:0:-1]]
+                path.append(int(options[0]))
+            choice = path[self._taken[row]]
+            if choice not in options:
+                raise RuntimeError("Exhaustive: a replay met other choices; decoding must depend on its draws alone.")
+            self._taken[row] += 1
+            self.weight[row] *= weights[row, choice]
+            chosen[row] = choice
+        return chosen
+
+
+class Exhaustive:
+    """Every branch of a decoding, with its exact probability: depth-first, by replay.
+
+        for branch in Exhaustive(rows=64):
+            traces = speculate(target, drafter, [prompt] * branch.rows, randomness=branch, record="none")
+            for trace, weight in zip(traces, branch.weight): ...
+
+    Each of a branch's rows is one way the decoding can go; the weights of all add up to 1. The number of
+    accepted drafts is one choice of gamma + 1, not gamma coins.
+    """
+
+    def __init__(self, rows: int = 1):
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+            raise ValueError(f"rows={rows!r}: must be an integer >= 1 (branches decoded at once).")
+        self.rows = rows
+
+    def __iter__(self):
+        stack = [[]]
+        while stack:
+            branch = Branch(stack[-self.rows :])
+            del stack[-self.rows :]
+            yield branch
+            if any(taken < len(path) for taken, path in zip(branch._taken, branch.paths, strict=True)):
+                raise RuntimeError("Exhaustive: a branch was not decoded; pass it as randomness= in the loop.")
+            stack += branch.unexplored

@@ -1,0 +1,76 @@
+"""From logits to the distribution that is sampled: temperature, top-k, top-p."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How logits become probabilities; the order and the results are those of transformers' warpers.
+
+    temperature: 0 is greedy (all mass on the largest logit, ties to the lowest id).
+    top_k: keep the k largest logits (ties to the lowest id); None keeps all.
+    top_p: of what is left, keep the smallest set whose mass reaches top_p; None or 1.0 keeps all.
+
+    Raises ValueError for a negative or non-finite temperature, top_k < 1, top_p outside (0, 1].
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self):
+        if not _is_number(self.temperature) or not math.isfinite(self.temperature) or self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature!r}: must be a finite number >= 0 (0 is greedy).")
+        if self.top_k is not None and (isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1):
+            raise ValueError(f"top_k={self.top_k!r}: must be an integer >= 1, or None to keep all tokens.")
+        if self.top_p is not None and (not _is_number(self.top_p) or not 0 < self.top_p <= 1):
+            raise ValueError(f"top_p={self.top_p!r}: must lie in (0, 1], or be None to keep all tokens.")
+
+    def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+        """logits [..., V] -> probabilities [..., V], in float32 or, for float64 logits, float64.
+
+        A row with NaN or +inf, or of -inf throughout, comes out as NaN throughout: the decoder finds it
+        when it commits the round, without a synchronisation here. Single -inf logits are zeros.
+        """
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        top = logits.amax(-1, keepdim=True)
+        if self.temperature == 0:
+            probs = _one_hot(logits, top)
+        else:
+            logits = logits / self.temperature
+            if self.top_k is not None and self.top_k < logits.shape[-1]:
+                logits = _keep_top_k(logits, self.top_k)
+            if self.top_p is not None and self.top_p < 1:
+                logits = _keep_top_p(logits, self.top_p)
+            probs = logits.softmax(-1)
+        return torch.where(top.isfinite(), probs, torch.nan)
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _one_hot(logits, top):
+    # argmax promises no order among ties; the smallest index that reaches the maximum does.
+    ids = torch.arange(logits.shape[-1], device=logits.device)
+    best = torch.where(logits == top, ids, logits.shape[-1]).amin(-1, keepdim=True)
+    return (ids == best).to(logits.dtype)
+
+
+def _keep_top_k(logits, k):
+    order = logits.sort(dim=-1, descending=True, stable=True).indices  # stable: ties to the lowest id
+    return logits.scatter(-1, order[..., k:], -torch.inf)
+
+
+def _keep_top_p(logits, top_p):
+    # Ascending cumulative mass, as in transformers, so that both round the border alike.
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    mass = ordered.flip(-1).softmax(-1).cumsum(-1).flip(-1)
+    drop = mass <= 1 - top_p
+    drop[..., 0] = False
+    return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), -torch.inf)

@@ -1,0 +1,172 @@
+"""What happened: a Round for each draft-verify-accept-resample cycle, and the Trace of a whole text."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from dataclasses import asdict, dataclass, field
+
+VERSION = 1
+
+
+@dataclass
+class Masses:
+    """A distribution over the vocabulary, abridged: probabilities of some ids, and of all others together."""
+
+    ids: list[int]
+    mass: list[float]
+    rest: float
+
+    def __getitem__(self, token: int) -> float:
+        """The probability of a token that was kept. Raises KeyError for the others."""
+        try:
+            return self.mass[self.ids.index(token)]
+        except ValueError:
+            raise KeyError(f"id {token} was not kept (only {self.ids}); decode with record='full'.") from None
+
+
+@dataclass
+class Round:
+    """One row's round. L is its draft length; fields that record="none" leaves out are None.
+
+    outcome: "resampled" (a draft was rejected), "bonus" (all were accepted), "plain" (nothing was drafted), or
+    "ended" (an accepted draft ended the text, so no next token followed).
+    """
+
+    draft_tokens: list[int]  # [L]
+    accepted: int  # drafts committed
+    tested: int  # drafts whose coin was compared: up to and including the first rejection
+    next_token: int | None  # None if the text ended inside the drafts
+    outcome: str
+    gamma_asked: int
+    gamma_used: int  # after the clamp to what is left of max_new_tokens and of the context
+    seconds: dict[str, float]  # draft, target, verify, commit; of the whole batch
+    draft_forwards: int = 0
+    q: list[Masses] | None = None  # [L]
+    p: list[Masses] | None = None  # [L+1]
+    residual: list[Masses] | None = None  # [L]
+    u_draft: list[float] | None = None  # [L], NaN where nothing was drawn
+    coins: list[float] | None = None  # [L]
+    u_next: float | None = None
+    accept_probability: list[float] | None = None  # [L]: min(1, p/q) of each draft
+    overlap: list[float] | None = None  # [L]: sum of min(p, q), the acceptance probability before drafting
+    next_if_rejected: list[int] | None = None  # [L]: what u_next draws from the residual at each position
+    next_if_all_accepted: int | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that this round added to the text: 1 to gamma + 1."""
+        return self.draft_tokens[: self.accepted] + ([] if self.next_token is None else [self.next_token])
+
+
+@dataclass
+class Trace:
+    """A decoded continuation and how it came about. Rates follow section 3 of the paper."""
+
+    prompt_tokens: list[int]
+    tokens: list[int]  # the continuation, with the EOS or the token that completed a stop string
+    prompt: str | None  # None for a model without tokenizer
+    text: str | None  # ends before EOS and before the stop string
+    finish_reason: str  # eos, stop, length, context or interrupted
+    rounds: list[Round]
+    target: str
+    drafter: str | None  # None for plain decoding
+    gamma: int
+    max_new_tokens: int
+    sampling: dict
+    eos: list[int]
+    seed: int | None  # None when another randomness decided
+    row: int  # the row number that the seed was hashed with
+    device: str
+    dtype: str
+    prefill_seconds: float
+    pieces: dict[int, bytes] = field(default_factory=dict)  # the bytes of every id that occurs
+    version: int = VERSION
+
+    @property
+    def alpha(self) -> float | None:
+        """Measured acceptance rate: accepted / tested drafts; None if nothing was tested."""
+        return _ratio(sum(r.accepted for r in self.rounds), sum(r.tested for r in self.rounds))
+
+    @property
+    def alpha_overlap(self) -> float | None:
+        """Mean overlap sum min(p, q) at the tested positions (Corollary 3.6): steadier than alpha."""
+        if any(r.overlap is None for r in self.rounds):
+            return None
+        overlaps = [beta for r in self.rounds for beta in r.overlap[: r.tested]]
+        return _ratio(sum(overlaps), len(overlaps))
+
+    @property
+    def alpha_by_position(self) -> list[tuple[float, int]]:
+        """For draft position 1, 2, …: (accepted / tested, tested)."""
+        longest = max((r.tested for r in self.rounds), default=0)
+        tested = [sum(r.tested > i for r in self.rounds) for i in range(longest)]
+        accepted = [sum(r.accepted > i for r in self.rounds) for i in range(longest)]
+        return [(a / n, n) for a, n in zip(accepted, tested, strict=True)]
+
+    @property
+    def wasted_drafts(self) -> int:
+        """Drafted tokens that did not enter the text."""
+        return sum(len(r.draft_tokens) - r.accepted for r in self.rounds)
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        return _ratio(len(self.tokens), len(self.rounds))
+
+    @property
+    def forwards(self) -> dict[str, int]:
+        """Forward passes of each model in the rounds (the prompt's own pass through the target is not counted)."""
+        return {"target": len(self.rounds), "draft": sum(r.draft_forwards for r in self.rounds)}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase: prefill (the target's pass over the prompt), draft, target, verify, commit."""
+        phases = {phase: sum(r.seconds[phase] for r in self.rounds) for phase in ("draft", "target", "verify", "commit")}
+        return {"prefill": self.prefill_seconds, **phases}
+
+    def to_json(self) -> str:
+        """The whole trace as JSON; a uniform that nobody drew is null."""
+        data = asdict(self)
+        data["pieces"] = {str(i): base64.b64encode(piece).decode() for i, piece in self.pieces.items()}
+        return json.dumps(_nan_to_none(data), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Trace:
+        """The inverse of to_json. Raises ValueError for other JSON and for another version."""
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"this is not the JSON of a trace: {error}.") from error
+        version = data.get("version") if isinstance(data, dict) else None
+        if version != VERSION:
+            raise ValueError(f"trace version {version!r}: this specviz reads version {VERSION}; decode anew.")
+        try:
+            data["rounds"] = [_round(fields) for fields in data["rounds"]]
+            data["pieces"] = {int(i): base64.b64decode(piece) for i, piece in data["pieces"].items()}
+            return cls(**data)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"this is not the JSON of a complete trace: {error!r}.") from error
+
+
+def _round(fields: dict) -> Round:
+    for name in ("q", "p", "residual"):
+        if fields[name] is not None:
+            fields[name] = [Masses(**masses) for masses in fields[name]]
+    if fields["coins"] is not None:
+        for name in ("u_draft", "coins"):
+            fields[name] = [math.nan if u is None else u for u in fields[name]]
+        fields["u_next"] = math.nan if fields["u_next"] is None else fields["u_next"]
+    return Round(**fields)
+
+
+def _nan_to_none(value):
+    if isinstance(value, dict):
+        return {key: _nan_to_none(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_nan_to_none(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _ratio(part, whole) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,65 @@
+"""Algorithm 1 of Leviathan et al. (2023): accept a prefix of the draft, then sample one more token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import pad
+
+
+@dataclass
+class Verdict:
+    """What one verification decided, for B rows with up to gamma drafts each."""
+
+    accepted: torch.Tensor  # [B] int64: how many leading drafts were accepted
+    next_token: torch.Tensor  # [B] int64: resampled after a rejection, otherwise the bonus token
+    accept_probability: torch.Tensor  # [B, gamma]: A(x_i) of each draft; 0 beyond a row's draft length
+    coins: torch.Tensor  # [B, gamma] float64: the uniforms compared with A(x_i)
+    u_next: torch.Tensor  # [B] float64: the uniform that drew next_token
+
+
+def accept_probability(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """A(x) = min(1, p(x) / q(x)), elementwise; 0 wherever p(x) = 0."""
+    return torch.where(p == 0, torch.zeros_like(p), (p / q).clamp(max=1))
+
+
+def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """p'(x) = max(0, p(x) - q(x)) / Z over the last dimension, Z = sum of max(0, p - q) = 1 - overlap.
+
+    [..., V], [..., V] -> [..., V]. Where p equals q there is nothing left and nothing is ever rejected;
+    rounding may still ask, and then the answer is p.
+    """
+    left = (p - q).clamp(min=0)
+    z = left.sum(-1, keepdim=True)
+    return torch.where(z == 0, p, left / z)
+
+
+def verify(draft_tokens, q, p, randomness, draft_lengths=None, active=None) -> Verdict:
+    """Accept drafts left to right with probability A(x_i); draw one token where the acceptance stops.
+
+    draft_tokens  [B, gamma]       x_1 .. x_gamma
+    q             [B, gamma, V]    the distributions that the drafts were drawn from
+    p             [B, gamma+1, V]  the target's, before each draft and after the last
+    draft_lengths [B]              drafts in each row (default gamma): those beyond are never tested
+    active        [B] bool         rows that take part (default all): the others draw nothing
+
+    A draft is accepted when its coin u < p(x)/q(x), strictly. The next token comes from the residual at the
+    first rejection or, when all drafts were accepted, from p after the last (the bonus token). Either way
+    the emitted tokens follow p exactly (appendix A.1). No drafts at all is one plain step of the target.
+    """
+    rows, gamma = draft_tokens.shape
+    lengths = torch.full((rows,), gamma) if draft_lengths is None else draft_lengths
+    drafted = torch.arange(gamma, device=p.device) < lengths.to(p.device)[:, None]  # [B, gamma]
+
+    x = draft_tokens[..., None]
+    a = accept_probability(p[:, :gamma].gather(-1, x), q.gather(-1, x)).squeeze(-1)  # [B, gamma]
+    a = a.masked_fill(~drafted, 0)
+    accepted, coins = randomness.flip(a, active)
+
+    # Beyond the draft q is 0, and the residual against nothing is p itself: the bonus needs no case.
+    row = torch.arange(rows, device=p.device)
+    q_or_nothing = pad(q.masked_fill(~drafted[..., None], 0), (0, 0, 0, 1))  # [B, gamma+1, V]
+    next_p = residual(p[row, accepted], q_or_nothing[row, accepted])  # [B, V]
+    next_token, u_next = randomness.draw(next_p, "next", active=active)
+    return Verdict(accepted, next_token, a, coins, u_next)
