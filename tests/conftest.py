@@ -5,5 +5,10 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+# No deadlines (shared machines are slow at times) and the same examples in every run.
+settings.register_profile("specviz", deadline=None, derandomize=True)
+settings.load_profile("specviz")

@@ -1,0 +1,223 @@
+"""The memories: tapes that rewind, and the invariant that a memory holds the committed text and nothing else."""
+
+import pytest
+import torch
+from tiny import fresh_logits, hub_model, language_model, processed
+from transformers import GemmaConfig, GemmaForCausalLM, MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
+
+from specviz import CausalLM, SamplingParams, TableModel, autoregress, rounds, speculate
+from specviz.decoding import commit, draft, start, target_forward
+from specviz.verification import verify
+
+FAMILIES = ["llama", "gpt2", "qwen2"]
+
+
+def table(seed):
+    return TableModel.random(12, 2, seed=seed)
+
+
+def pair(kind, dtype=torch.float64):
+    if kind == "table":
+        return table(1), table(2)
+    return tuple(language_model(kind, seed, vocab_size=12, dtype=dtype) for seed in (1, 2))
+
+
+# --- tapes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["table", *FAMILIES])
+def test_ragged_feeding_and_rewinding_equal_fresh_forwards(kind):
+    model = pair(kind)[0]
+    generator = torch.Generator().manual_seed(0)
+    texts = [[3], [5, 1, 7], [2, 2]]  # what each row holds
+    memory = model.start(texts, capacity=40)
+    width = max(map(len, texts))
+    memory.feed(torch.tensor([t + [0] * (width - len(t)) for t in texts]), count=torch.tensor([len(t) for t in texts]))
+    for _ in range(12):
+        keep = [int(torch.randint(max(1, len(t) - 2), len(t) + 1, (1,), generator=generator)) for t in texts]
+        memory.rewind(torch.tensor(keep))
+        texts = [t[:k] for t, k in zip(texts, keep, strict=True)]
+        assert memory.length.tolist() == [len(t) for t in texts]
+        n = int(torch.randint(1, 4, (1,), generator=generator))
+        new = torch.randint(0, 12, (3, n), generator=generator)
+        count = torch.randint(0, n + 1, (3,), generator=generator)
+        logits = memory.feed(new, count)
+        for row in range(3):
+            kept = int(count[row])
+            texts[row] = texts[row] + new[row, :kept].tolist()
+            if kept:
+                expected = fresh_logits(model, texts[row])[-kept:]
+                torch.testing.assert_close(logits[row, :kept], expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["table", "llama"])
+def test_rewind_never_moves_forward_and_capacity_is_checked(kind):
+    memory = pair(kind)[0].start([[1]], capacity=4)
+    memory.feed(torch.tensor([[1, 2]]))
+    memory.rewind(torch.tensor([9]))
+    assert memory.length.tolist() == [2]
+    with pytest.raises(ValueError, match="3 tokens do not fit.*capacity 4"):
+        memory.feed(torch.tensor([[1, 2, 3]]))
+
+
+# --- the invariant ------------------------------------------------------------------------------
+
+
+def fresh(model, ids, sampling):
+    return torch.tensor(processed(fresh_logits(model, ids)[-1].double(), sampling.temperature, sampling.top_k))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "tolerance"),
+    [("table", None, 1e-9), *[(family, torch.float64, 1e-9) for family in FAMILIES], ("llama", torch.float32, 1e-4)],
+)
+def test_every_recorded_p_and_q_equals_a_fresh_forward(kind, dtype, tolerance):
+    """Over 200 rounds with ragged rows: a stale or missing cache entry would show in p or q."""
+    target, drafter = pair(kind, dtype)
+    prompts, checked = [[1, 2, 3], [4], [5, 6]], 0
+    for seed, sampling in ((0, SamplingParams()), (1, SamplingParams(0.8, top_k=5)), (2, SamplingParams(1.3))):
+        settings = dict(gamma=3, max_new_tokens=50, sampling=sampling, seed=seed, record="full")
+        for trace in speculate(target, drafter, prompts, **settings):
+            text = list(trace.prompt_tokens)
+            for round in trace.rounds:
+                for i in range(len(round.draft_tokens) + 1):
+                    prefix = text + round.draft_tokens[:i]
+                    recorded = torch.tensor(round.p[i].mass, dtype=torch.float64)
+                    torch.testing.assert_close(recorded, fresh(target, prefix, sampling), atol=tolerance, rtol=0)
+                    if i < len(round.draft_tokens):
+                        recorded = torch.tensor(round.q[i].mass, dtype=torch.float64)
+                        torch.testing.assert_close(recorded, fresh(drafter, prefix, sampling), atol=tolerance, rtol=0)
+                text += round.tokens
+                checked += 1
+    assert checked >= 200
+
+
+@pytest.mark.parametrize("kind", ["table", *FAMILIES])
+def test_after_commit_the_memories_lag_by_one_token_or_two(kind):
+    target, drafter = pair(kind)
+    state = start(target, drafter, [[1, 2, 3], [4]], gamma=3, max_new_tokens=30, seed=1)
+    seen = set()
+    while state.active.any():
+        proposal = draft(state)
+        p = target_forward(state, proposal)
+        verdict = verify(proposal.tokens, proposal.q, p, state.randomness, proposal.lengths, state.active)
+        done = commit(state, proposal, p, verdict)
+        for row, round in enumerate(done):
+            if round is None:
+                continue
+            assert state.memory.length[row] == state.length[row] - 1
+            lag = int(state.length[row] - state.session.memory.length[row])
+            if round.outcome == "bonus":
+                assert lag == 2  # the last draft was never fed to the draft model
+            if round.outcome == "resampled":
+                assert lag == 1
+            seen.add(round.outcome)
+    assert {"bonus", "resampled"} <= seen
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["table", "llama", "gpt2"])
+def test_a_row_of_a_batch_equals_the_same_row_alone(kind):
+    from specviz import Seeded
+
+    target, drafter = pair(kind)
+    prompts = [[1, 2, 3, 4, 5], [6], [7, 8], [1]]
+    settings = dict(gamma=3, max_new_tokens=25, eos=(9,))
+    batch = speculate(target, drafter, prompts, seed=3, **settings)
+    plain = autoregress(target, prompts, seed=3, max_new_tokens=25, eos=(9,))
+    for row, prompt in enumerate(prompts):
+        alone = speculate(target, drafter, prompt, randomness=Seeded(3, rows=[row]), **settings)
+        assert alone.tokens == batch[row].tokens
+        assert [r.draft_tokens for r in alone.rounds] == [r.draft_tokens for r in batch[row].rounds]
+        alone = autoregress(target, prompt, randomness=Seeded(3, rows=[row]), max_new_tokens=25, eos=(9,))
+        assert alone.tokens == plain[row].tokens
+
+
+@pytest.mark.parametrize("kind", ["table", "llama"])
+def test_other_mates_change_nothing(kind):
+    target, drafter = pair(kind)
+    settings = dict(gamma=2, max_new_tokens=20, seed=5)
+    with_short = speculate(target, drafter, [[1, 2], [3]], **settings)
+    with_long = speculate(target, drafter, [[1, 2], [5, 6, 7, 8, 9, 10]], **settings)
+    assert with_short[0].tokens == with_long[0].tokens
+
+
+@pytest.mark.parametrize("kind", ["table", *FAMILIES])
+@pytest.mark.parametrize("gamma", range(1, 9))
+def test_greedy_speculative_equals_greedy_plain(kind, gamma):
+    target, drafter = pair(kind)
+    greedy = dict(max_new_tokens=24, sampling=SamplingParams(temperature=0), seed=0)
+    prompts = [[i, (5 * i) % 12] for i in range(5)]
+    plain = autoregress(target, prompts, **greedy)
+    for a, b in zip(speculate(target, drafter, prompts, gamma=gamma, **greedy), plain, strict=True):
+        assert a.tokens == b.tokens
+
+
+@pytest.mark.parametrize("kind", ["table", *FAMILIES])
+def test_a_target_that_drafts_for_itself_is_never_rejected(kind):
+    target, _ = pair(kind)
+    for gamma in (1, 3, 4):
+        for round in rounds(target, target, [1, 2], gamma=gamma, max_new_tokens=20, seed=gamma):
+            if round.gamma_used == gamma:
+                assert len(round.tokens) == gamma + 1 and round.outcome == "bonus"
+
+
+# --- models that cannot be rewound --------------------------------------------------------------
+
+SHAPE = dict(
+    vocab_size=12, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=1, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+)  # fmt: skip
+
+
+def test_recurrent_models_are_refused():
+    config = MambaConfig(vocab_size=12, hidden_size=16, num_hidden_layers=1, state_size=4)
+    with pytest.raises(ValueError, match="running state.*cannot be rewound"):
+        CausalLM(MambaForCausalLM(config), context=64)
+
+
+def test_sliding_windows_are_accepted_while_the_text_fits():
+    model = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=16)).double()
+    target = CausalLM(model, name="windowed")
+    assert len(speculate(target, target, [1, 2], gamma=2, max_new_tokens=10, seed=0).tokens) == 10
+    with pytest.raises(ValueError, match="sliding window of 16 tokens.*may grow to 25"):
+        speculate(target, target, [1, 2], gamma=2, max_new_tokens=20, seed=0)
+
+
+def test_a_model_whose_cache_ignores_positions_is_refused():
+    class Forgetful(type(hub_model("llama", 0))):
+        def forward(self, *args, position_ids=None, **kwargs):
+            return super().forward(*args, **kwargs)
+
+    model = hub_model("llama", 1, vocab_size=12)
+    model.__class__ = Forgetful
+    model.get_output_embeddings().weight.data.mul_(20)
+    with pytest.raises(ValueError, match="differ from a fresh forward's by"):
+        CausalLM(model)
+
+
+def test_more_families_pass_the_check_at_load():
+    gemma = GemmaForCausalLM(GemmaConfig(**SHAPE, head_dim=8)).double()
+    mistral = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=None)).double()
+    for model in (gemma, mistral):
+        assert CausalLM(model).vocab_size == 12
+
+
+@pytest.mark.parametrize("kind", ["table", "llama"])
+def test_a_draft_with_a_shorter_context_drafts_less_and_stays_exact(kind):
+    target, drafter = pair(kind)
+    drafter.context = 12
+    greedy = dict(max_new_tokens=20, sampling=SamplingParams(temperature=0), seed=0)
+    trace = speculate(target, drafter, [1, 2, 3], gamma=3, **greedy)
+    assert trace.tokens == autoregress(target, [1, 2, 3], **greedy).tokens
+    assert trace.rounds[-1].outcome == "plain" and trace.rounds[-1].draft_tokens == []
+
+
+def test_texts_reach_the_context_and_stop_there():
+    target, drafter = pair("llama")
+    target.context = drafter.context = 16
+    trace = speculate(target, drafter, [1, 2, 3], gamma=4, max_new_tokens=50, seed=0)
+    assert len(trace.tokens) == 13 and trace.finish_reason == "context"
+    assert speculate(target, drafter, [1] * 16, gamma=4, max_new_tokens=50, seed=0).tokens == []

@@ -1,0 +1,94 @@
+"""SamplingParams against transformers' own warpers, ties, and bad logits."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from specviz import SamplingParams
+
+
+def by_transformers(logits, temperature, top_k, top_p):
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(float(temperature))])
+    if top_k is not None:
+        warpers.append(TopKLogitsWarper(top_k))
+    if top_p is not None and top_p < 1:
+        warpers.append(TopPLogitsWarper(top_p))
+    return warpers(None, logits).softmax(-1)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.integers(2, 50),
+    temperature=st.floats(0.1, 5),
+    top_k=st.none() | st.integers(1, 60),
+    top_p=st.none() | st.floats(0.01, 1),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_equals_transformers_on_tie_free_logits(seed, size, temperature, top_k, top_p, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randperm(size, generator=generator).to(dtype)[None] / 7 + torch.rand(1, size, generator=generator, dtype=dtype) / 8
+    ours = SamplingParams(temperature, top_k, top_p).probabilities(logits)
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours, by_transformers(logits, temperature, top_k, top_p), atol=1e-7, rtol=1e-5)
+
+
+def test_top_p_agrees_with_transformers_where_the_mass_lands_on_the_border():
+    logits = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64).log()
+    for top_p in (0.5, 0.8, 0.79999, 0.80001):
+        ours = SamplingParams(top_p=top_p).probabilities(logits)
+        torch.testing.assert_close(ours, by_transformers(logits, 1.0, None, top_p))
+
+
+def test_ties_go_to_the_lowest_id():
+    logits = torch.tensor([1.0, 3.0, 3.0, 3.0, 0.0])
+    assert SamplingParams(temperature=0).probabilities(logits).tolist() == [0, 1, 0, 0, 0]
+    assert SamplingParams(top_k=2).probabilities(logits).tolist() == [0, 0.5, 0.5, 0, 0]
+    assert SamplingParams(top_p=0.3).probabilities(logits).tolist() == [0, 1, 0, 0, 0]
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0, 0.5, 1.0]), st.none() | st.integers(1, 9), st.none() | st.floats(0.05, 1))
+def test_always_a_distribution_with_the_best_token_in_it(seed, temperature, top_k, top_p):
+    logits = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    probs = SamplingParams(temperature, top_k, top_p).probabilities(logits)
+    torch.testing.assert_close(probs.sum(-1), torch.ones(3, dtype=torch.float64))
+    assert (probs.argmax(-1) == logits.argmax(-1)).all()
+    if top_k is not None:
+        assert ((probs > 0).sum(-1) <= top_k).all()
+
+
+def test_single_minus_infinities_are_zeros():
+    logits = torch.tensor([0.0, -torch.inf, 0.0])
+    for params in (SamplingParams(), SamplingParams(top_k=3), SamplingParams(top_p=0.99)):
+        assert params.probabilities(logits).tolist() == [0.5, 0, 0.5]
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+@pytest.mark.parametrize("bad", [[0.0, torch.nan, 1.0], [0.0, torch.inf, 1.0], [-torch.inf] * 3])
+def test_bad_rows_come_out_as_nan_and_good_rows_stay(temperature, bad):
+    logits = torch.tensor([bad, [0.0, 0.0, 0.0]])
+    for params in (SamplingParams(temperature), SamplingParams(temperature, top_k=2, top_p=0.9)):
+        probs = params.probabilities(logits)
+        assert probs[0].isnan().all() and probs[1].isfinite().all()
+
+
+def test_half_precision_logits_become_float32_probabilities():
+    assert SamplingParams().probabilities(torch.zeros(4, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(temperature=-0.1), "temperature=-0.1"),
+        (dict(temperature=float("nan")), "temperature=nan"),
+        (dict(temperature="hot"), "temperature='hot'"),
+        (dict(top_p=0), "top_p=0"),
+        (dict(top_p=1.1), "top_p=1.1"),
+        (dict(top_k=0), "top_k=0"),
+        (dict(top_k=2.0), "top_k=2.0"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SamplingParams(**settings)

@@ -1,0 +1,145 @@
+"""Algorithm 1 by itself: the identities behind it, and verify() on written-down cases."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specviz import Exhaustive, Scripted, Seeded
+from specviz.verification import accept_probability, residual, verify
+
+
+@st.composite
+def distributions(draw, count=2, max_size=6):
+    size = draw(st.integers(1, max_size))
+    rows = st.lists(st.integers(0, 5), min_size=size, max_size=size).filter(any)
+    tables = [torch.tensor(draw(rows), dtype=torch.float64) for _ in range(count)]
+    return [t / t.sum() for t in tables]
+
+
+@given(distributions())
+def test_both_paths_together_give_p(pq):
+    """Appendix A.1: q(x) A(x) + Z p'(x) = p(x), with Z = 1 - sum min(p, q)."""
+    p, q = pq
+    accepted = q * accept_probability(p, q)
+    torch.testing.assert_close(accepted, torch.minimum(p, q))
+    z = 1 - accepted.sum()
+    torch.testing.assert_close(accepted + z * residual(p, q), p, atol=1e-12, rtol=0)
+
+
+@given(distributions())
+def test_overlap_is_one_minus_the_papers_distance(pq):
+    p, q = pq
+    d_lk = (p - (p + q) / 2).abs().sum()  # Definition 3.2
+    torch.testing.assert_close(torch.minimum(p, q).sum(), 1 - d_lk)
+
+
+@given(distributions())
+def test_residual_is_a_distribution_that_avoids_where_q_is_larger(pq):
+    p, q = pq
+    rest = residual(p, q)
+    torch.testing.assert_close(rest.sum(), torch.tensor(1.0, dtype=torch.float64))
+    if not torch.equal(p, q):
+        assert (rest[p <= q] == 0).all()
+
+
+def test_residual_of_equal_distributions_is_p():
+    p = torch.tensor([0.1, 0.2, 0.7])
+    assert torch.equal(residual(p, p), p)
+    assert torch.equal(residual(p, p.nextafter(torch.ones(3))), p)  # q above p by a rounding
+
+
+def test_nothing_impossible_is_accepted():
+    zero, half = torch.tensor(0.0), torch.tensor(0.5)
+    assert accept_probability(zero, half) == 0
+    assert accept_probability(zero, zero) == 0
+    assert accept_probability(half, zero) == 1  # never drafted; A is an upper bound there
+
+
+@given(distributions(count=5, max_size=4), st.data())
+def test_the_law_of_the_first_token_is_p_for_any_draft_length(tables, data):
+    """One whole round, enumerated: the first emitted token follows p_1 and nothing else."""
+    p1, q1, p2, q2, p3 = tables
+    length = data.draw(st.integers(0, 2))
+    vocabulary = len(p1)
+    law = torch.zeros(vocabulary, dtype=torch.float64)
+    for branch in Exhaustive():
+        q, tokens = torch.stack([q1, q2])[None], []
+        for i in range(length):
+            tokens.append(branch.draw(q[:, i], "draft", i).token)
+        tokens = torch.stack([*tokens, *[torch.zeros(1, dtype=torch.long)] * (2 - length)], 1)
+        verdict = verify(tokens, q, torch.stack([p1, p2, p3])[None], branch, torch.tensor([length]))
+        first = tokens[0, 0] if verdict.accepted[0] > 0 else verdict.next_token[0]
+        law[first] += branch.weight[0]
+    torch.testing.assert_close(law, p1, atol=1e-12, rtol=0)
+
+
+P = torch.tensor([[[0.5, 0.5, 0.0], [0.2, 0.0, 0.8], [0.1, 0.9, 0.0]]], dtype=torch.float64)
+Q = torch.tensor([[[0.25, 0.75, 0.0], [0.2, 0.3, 0.5]]], dtype=torch.float64)
+
+
+def coins(*us, u_next=0.5):
+    return Scripted({(0, 0, "coin", i): u for i, u in enumerate(us)} | {(0, 0, "next", 0): u_next})
+
+
+def test_a_written_down_round():
+    verdict = verify(torch.tensor([[1, 2]]), Q, P, coins(0.6, 0.1))
+    assert verdict.accept_probability[0].tolist() == pytest.approx([2 / 3, 1.0])
+    assert verdict.accepted.item() == 2 and verdict.next_token.item() == 1  # bonus from (0.1, 0.9, 0) at u = 0.5
+    rejected = verify(torch.tensor([[1, 2]]), Q, P, coins(0.7, 0.1))
+    assert rejected.accepted.item() == 0 and rejected.next_token.item() == 0  # residual is all on id 0
+
+
+def test_acceptance_is_strict_at_the_border_and_at_zero():
+    a = (P[0, 0, 1] / Q[0, 0, 1]).item()
+    assert verify(torch.tensor([[1, 2]]), Q, P, coins(a, 0.1)).accepted.item() == 0
+    assert verify(torch.tensor([[1, 2]]), Q, P, coins(math.nextafter(a, 0), 0.1)).accepted.item() == 2
+    # p(x) = 0: even a coin of exactly 0 rejects
+    assert verify(torch.tensor([[0, 1]]), Q, P, coins(0.5, 0.0)).accepted.item() == 1
+
+
+def test_nothing_behind_the_first_rejection_counts():
+    late_success = verify(torch.tensor([[1, 2]]), Q, P, coins(0.99, 0.0))
+    assert late_success.accepted.item() == 0
+
+
+def test_short_drafts_are_not_tested_beyond_their_length():
+    verdict = verify(torch.tensor([[1, 2]]), Q, P, coins(0.6, 0.0, u_next=0.3), torch.tensor([1]))
+    assert verdict.accepted.item() == 1
+    assert verdict.next_token.item() == 2  # bonus from p[1] = (0.2, 0, 0.8)
+    assert verdict.accept_probability[0, 1] == 0
+    plain = verify(torch.tensor([[1, 2]]), Q, P, coins(u_next=0.75), torch.tensor([0]))
+    assert plain.accepted.item() == 0 and plain.next_token.item() == 1  # one step from p[0]
+
+
+def test_padding_beyond_the_draft_may_hold_anything():
+    garbage = Q.clone()
+    garbage[0, 1] = torch.nan
+    verdict = verify(torch.tensor([[1, 0]]), garbage, P, coins(0.6, u_next=0.3), torch.tensor([1]))
+    assert verdict.accepted.item() == 1 and verdict.next_token.item() == 2
+
+
+def test_no_drafts_at_all():
+    verdict = verify(torch.zeros(1, 0, dtype=torch.long), Q[:, :0], P[:, :1], coins(u_next=0.6))
+    assert verdict.accepted.item() == 0 and verdict.next_token.item() == 1
+
+
+def test_greedy_is_the_longest_matching_prefix():
+    eye = torch.eye(4)
+    target, drafted = torch.tensor([2, 1, 3, 0]), torch.tensor([[2, 1, 0]])
+    for seed in range(20):
+        verdict = verify(drafted, eye[drafted], eye[target][None], Seeded(seed))
+        assert verdict.accepted.item() == 2 and verdict.next_token.item() == 3
+
+
+def test_rows_are_independent_and_ended_rows_draw_nothing():
+    p, q = P.expand(3, -1, -1), Q.expand(3, -1, -1)
+    tokens = torch.tensor([[1, 2]] * 3)
+    batch = verify(tokens, q, p, Seeded(8), torch.tensor([2, 0, 1]), torch.tensor([True, True, False]))
+    for row, length in ((0, 2), (1, 0)):
+        alone = verify(tokens[:1], Q, P, Seeded(8, rows=[row]), torch.tensor([length]))
+        assert alone.accepted.item() == batch.accepted[row].item()
+        assert alone.next_token.item() == batch.next_token[row].item()
+    assert batch.u_next[2].isnan() and batch.coins[2].isnan().all()
