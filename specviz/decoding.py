@@ -262,12 +262,13 @@ def _checked_transfer(state, proposal, p, verdict):
     reached = torch.cat([torch.ones(len(drafted), 1, dtype=torch.bool), drafted], dim=1) & state.active[:, None]
     drafter = getattr(state.drafter, "name", None)
     # The draft comes first: a target's NaN may only be the answer to a token drawn from a NaN.
-    for name, bad, where in (("drafter", bad_q, drafted), ("target", bad_p, reached)):
+    suspects = (("drafter", drafter, bad_q, drafted), ("target", state.target.name, bad_p, reached))
+    for role, name, bad, where in suspects:
         rows = (bad.bool() & where).any(1).nonzero().flatten().tolist()
         if rows:
             raise FloatingPointError(
-                f"{name} {drafter if name == 'drafter' else state.target.name!r} returned NaN or infinite logits (or -inf "
-                f"for every token) in row {rows[0]}, round {state.round}; the round was not committed."
+                f"{role} {name!r} returned NaN or infinite logits (or -inf for every token) in row {rows[0]}, "
+                f"round {state.round}; the round was not committed."
             )
     rows = (zero_q.bool() & drafted).any(1).nonzero().flatten().tolist()
     if rows:
@@ -407,7 +408,9 @@ def _ids(ids, target, name) -> list[int]:
         raise ValueError(f"{name}={ids!r}: must be token ids (integers).") from error
     outside = [token for token in ids if not 0 <= token < target.vocab_size]
     if outside:
-        raise ValueError(f"{name}: ids {outside} are outside the vocabulary of {target.name!r} (0 .. {target.vocab_size - 1}).")
+        raise ValueError(
+            f"{name}: ids {outside} are outside the vocabulary of {target.name!r} (0 .. {target.vocab_size - 1})."
+        )
     return ids
 
 

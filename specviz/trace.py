@@ -122,7 +122,9 @@ class Trace:
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds by phase: prefill (the target's pass over the prompt), draft, target, verify, commit."""
-        phases = {phase: sum(r.seconds[phase] for r in self.rounds) for phase in ("draft", "target", "verify", "commit")}
+        phases = {
+            phase: sum(r.seconds[phase] for r in self.rounds) for phase in ("draft", "target", "verify", "commit")
+        }
         return {"prefill": self.prefill_seconds, **phases}
 
     def to_json(self) -> str:

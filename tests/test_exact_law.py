@@ -154,14 +154,22 @@ def test_the_number_of_branches_is_the_one_derived_by_hand():
         count = 0
         for branch in Exhaustive(rows=256):
             speculate(
-                target, drafter, [[0]] * branch.rows, gamma=gamma, max_new_tokens=tokens, randomness=branch, record="none"
+                target,
+                drafter,
+                [[0]] * branch.rows,
+                gamma=gamma,
+                max_new_tokens=tokens,
+                randomness=branch,
+                record="none",
             )
             count += branch.rows
         assert count == leaves
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen2"])
-@pytest.mark.parametrize(("gamma", "sampling", "eos"), [(1, {}, ()), (2, {}, ()), (2, dict(temperature=0.7, top_k=2), (1,))])
+@pytest.mark.parametrize(
+    ("gamma", "sampling", "eos"), [(1, {}, ()), (2, {}, ()), (2, dict(temperature=0.7, top_k=2), (1,))]
+)
 def test_hugging_face_law_is_the_targets(family, gamma, sampling, eos):
     target, drafter = language_model(family, 1), language_model(family, 2)
     assert 0.3 <= mean_overlap(target, drafter, [0, 1, 2]) <= 0.8

@@ -15,7 +15,13 @@ from specviz.randomness import inverse_cdf, leading_successes, splitmix64
 
 def test_splitmix64_gives_the_published_outputs():
     # The sequence for seed 1234567 that Vigna's splitmix64.c prints.
-    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    expected = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
     assert splitmix64(1234567, np.arange(5)).tolist() == expected
 
 
@@ -78,7 +84,11 @@ def test_zero_probability_never_comes_out_at_either_end():
         assert inverse_cdf(probs, torch.tensor([u], dtype=torch.float64)).item() == token
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.floats(0, 1, exclude_max=True), st.sampled_from([1, 1e-30, 3.7]))
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=40),
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from([1, 1e-30, 3.7]),
+)
 def test_inverse_cdf_draws_only_possible_tokens_in_order(probs, u, scale):
     probs = torch.tensor(probs, dtype=torch.float64) * scale
     if probs.sum() == 0:

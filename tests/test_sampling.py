@@ -28,7 +28,10 @@ def by_transformers(logits, temperature, top_k, top_p):
 )
 def test_equals_transformers_on_tie_free_logits(seed, size, temperature, top_k, top_p, dtype):
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randperm(size, generator=generator).to(dtype)[None] / 7 + torch.rand(1, size, generator=generator, dtype=dtype) / 8
+    logits = (
+        torch.randperm(size, generator=generator).to(dtype)[None] / 7
+        + torch.rand(1, size, generator=generator, dtype=dtype) / 8
+    )
     ours = SamplingParams(temperature, top_k, top_p).probabilities(logits)
     assert ours.dtype == dtype
     torch.testing.assert_close(ours, by_transformers(logits, temperature, top_k, top_p), atol=1e-7, rtol=1e-5)
@@ -48,7 +51,12 @@ def test_ties_go_to_the_lowest_id():
     assert SamplingParams(top_p=0.3).probabilities(logits).tolist() == [0, 1, 0, 0, 0]
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from([0, 0.5, 1.0]), st.none() | st.integers(1, 9), st.none() | st.floats(0.05, 1))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0, 0.5, 1.0]),
+    st.none() | st.integers(1, 9),
+    st.none() | st.floats(0.05, 1),
+)
 def test_always_a_distribution_with_the_best_token_in_it(seed, temperature, top_k, top_p):
     logits = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     probs = SamplingParams(temperature, top_k, top_p).probabilities(logits)

@@ -17,7 +17,9 @@ from specviz import CausalLM
 def hub_model(family, seed, vocab_size=3, context=64, dtype=torch.float64):
     """A random decoder of the family, in evaluation mode."""
     torch.manual_seed(seed)
-    shape = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    shape = dict(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1
+    )
     shape |= dict(vocab_size=vocab_size, max_position_embeddings=context)
     special = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None, tie_word_embeddings=False)
     if family == "gpt2":

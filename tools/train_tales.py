@@ -242,7 +242,9 @@ def generate(target, prompts, length, temperature, device, seed):
     """[len(prompts), length] token ids that the target continues the prompts with (prompts included)."""
     torch.manual_seed(seed)
     target.generation_config.eos_token_id = None  # a fixed length keeps the batch rectangular
-    settings = dict(do_sample=True, temperature=temperature, top_k=0, top_p=1.0) if temperature else dict(do_sample=False)
+    settings = (
+        dict(do_sample=True, temperature=temperature, top_k=0, top_p=1.0) if temperature else dict(do_sample=False)
+    )
     parts = []
     for rows in tqdm(prompts.split(128), desc=f"text at T={temperature}", unit="batch"):
         with torch.autocast(device.type, torch.bfloat16):
@@ -321,14 +323,24 @@ def main():
         window = windows(train_ids, step, args.batch, args.seed)
         return F.cross_entropy(target_logits(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten().to(device))
 
-    train("target", target, target_loss, args.target_steps, args.lr, args.work, device,
-          lambda: {"nats": nats(target, held_out, device, every=16)})
+    train(
+        "target",
+        target,
+        target_loss,
+        args.target_steps,
+        args.lr,
+        args.work,
+        device,
+        lambda: {"nats": nats(target, held_out, device, every=16)},
+    )
 
     text_file = args.work / "text.safetensors"
     if not text_file.exists():
         prompts = windows(train_ids, 0, 1024, args.seed + 1, length=16)
         plan = ((1.0, 512), (0.7, 256), (0.0, 256))
-        save_file({str(t): generate(target, prompts[:n], CONTEXT // 2, t, device, args.seed) for t, n in plan}, text_file)
+        save_file(
+            {str(t): generate(target, prompts[:n], CONTEXT // 2, t, device, args.seed) for t, n in plan}, text_file
+        )
     own_text = torch.cat(list(load_file(text_file).values()))
 
     draft = build(DRAFT, args.seed)
@@ -345,19 +357,33 @@ def main():
             p_logits = target_logits(window)
         return distillation_loss(p_logits, draft_logits(window), args.greedy_weight)
 
-    train("draft", draft, draft_loss, args.draft_steps, args.lr, args.work, device,
-          lambda: agreement(target, draft, held_out, device))
+    train(
+        "draft",
+        draft,
+        draft_loss,
+        args.draft_steps,
+        args.lr,
+        args.work,
+        device,
+        lambda: agreement(target, draft, held_out, device),
+    )
 
     for model, name in ((target, "target"), (draft, "draft")):
         export(model, args.work, args.out / name)
     # Measured on what is shipped: the weights after rounding to half precision.
-    shipped = {name: LlamaForCausalLM.from_pretrained(args.out / name, dtype=torch.float32) for name in ("target", "draft")}
+    shipped = {
+        name: LlamaForCausalLM.from_pretrained(args.out / name, dtype=torch.float32) for name in ("target", "draft")
+    }
     report = {
         "parameters": {name: model.num_parameters() for name, model in shipped.items()},
         "nats": {name: nats(model, held_out, torch.device("cpu")) for name, model in shipped.items()},
-        "training_tokens": len(train_ids), "held_out_tokens": len(held_out),
-        "target_steps": args.target_steps, "draft_steps": args.draft_steps,
-        "tokens_a_step": args.batch * CONTEXT, "seed": args.seed, "lr": args.lr,
+        "training_tokens": len(train_ids),
+        "held_out_tokens": len(held_out),
+        "target_steps": args.target_steps,
+        "draft_steps": args.draft_steps,
+        "tokens_a_step": args.batch * CONTEXT,
+        "seed": args.seed,
+        "lr": args.lr,
         **agreement(shipped["target"], shipped["draft"], held_out, torch.device("cpu")),
     }
     (args.work / "report.json").write_text(json.dumps(report, indent=2) + "\n")

@@ -69,7 +69,9 @@ def load_model(path, device="auto", dtype=torch.float32, name=None):
         )
     except Exception as error:
         remedy = "the folder is damaged; fetch it again" if folder.is_dir() else "check the id and the network"
-        raise ValueError(f"model {str(path)!r} cannot be loaded ({type(error).__name__}: {error}); {remedy}.") from error
+        raise ValueError(
+            f"model {str(path)!r} cannot be loaded ({type(error).__name__}: {error}); {remedy}."
+        ) from error
     wrong = {kind: sorted(map(str, report[kind])) for kind in ("missing_keys", "mismatched_keys") if report.get(kind)}
     if wrong:
         raise ValueError(f"checkpoint {str(path)!r} does not fit its config.json: {wrong}; fetch it again.")

@@ -1,0 +1,406 @@
+"""The loop: stopping, clamping, prompts, stepping, interruption, and errors before any forward."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from tiny import hub_model, language_model
+
+from specviz import SamplingParams, Scripted, Seeded, TableModel, Trace, autoregress, rounds, speculate
+from specviz.decoding import commit, draft, start, target_forward
+from specviz.drafters.model import ModelDrafter
+from specviz.drafters.protocol import Proposal
+from specviz.models.causal import CausalLM
+from specviz.verification import verify
+
+GREEDY = SamplingParams(temperature=0)
+
+
+def pair(vocab_size=8, **settings):
+    return TableModel.random(vocab_size, 1, seed=1, **settings), TableModel.random(vocab_size, 1, seed=2, **settings)
+
+
+def cycle(period, **settings):
+    """A table that counts 0, 1, … period-1, 0, … with certainty."""
+    probs = np.zeros((period + 1, period))
+    probs[np.arange(period), (np.arange(period) + 1) % period] = 1
+    probs[period, 0] = 1
+    return TableModel.from_probabilities(probs, **settings)
+
+
+# --- lengths ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 5])
+@pytest.mark.parametrize("max_new_tokens", [0, 1, 2, 3, 17])
+def test_max_new_tokens_is_exact(gamma, max_new_tokens):
+    target, drafter = pair()
+    for trace in speculate(target, drafter, [[0], [1, 2, 3]], gamma=gamma, max_new_tokens=max_new_tokens, seed=0):
+        assert len(trace.tokens) == max_new_tokens
+        assert trace.finish_reason == "length"
+    assert len(autoregress(target, [0], max_new_tokens=max_new_tokens, seed=0).tokens) == max_new_tokens
+
+
+def test_gamma_is_clamped_to_what_can_still_be_used_and_both_are_recorded():
+    model = cycle(5)
+    trace = speculate(model, model, [0], gamma=4, max_new_tokens=7, seed=0)
+    assert [(r.gamma_asked, r.gamma_used, len(r.tokens)) for r in trace.rounds] == [(4, 4, 5), (4, 1, 2)]
+    assert trace.wasted_drafts == 0
+    trace = speculate(model, model, [0], gamma=4, max_new_tokens=6, seed=0)
+    assert trace.rounds[-1].gamma_used == 0 and trace.rounds[-1].outcome == "plain"
+
+
+def test_every_unclamped_round_adds_one_to_gamma_plus_one_tokens():
+    target, drafter = pair()
+    for round in rounds(target, drafter, [0], gamma=3, max_new_tokens=40, seed=2):
+        assert 1 <= len(round.tokens) <= 4
+        assert len(round.tokens) == round.accepted + 1
+
+
+# --- ends ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("eos", range(5))
+def test_eos_anywhere_in_a_round_ends_the_row_at_once(eos):
+    model = cycle(5)
+    trace = speculate(model, model, [0], gamma=4, max_new_tokens=30, eos=(eos,), seed=0)
+    assert trace.tokens == [*range(1, eos + 1)] if eos else [1, 2, 3, 4, 0]
+    assert trace.finish_reason == "eos"
+    round = trace.rounds[-1]
+    if eos == 0:  # the fifth token: as the bonus
+        assert round.outcome == "bonus" and round.next_token == 0
+    else:  # drafted, so the draft stopped there and nothing follows
+        assert round.outcome == "ended" and round.next_token is None
+        assert round.accepted == round.tested == len(round.draft_tokens) == eos
+
+
+def test_eos_accepted_and_text_behind_it_dropped_even_from_a_drafter_that_does_not_stop():
+    model = cycle(5)
+
+    class Careless(ModelDrafter):
+        def start(self, prompts, capacity, eos, target_memory):
+            return super().start(prompts, capacity, frozenset(), target_memory)
+
+    trace = speculate(model, Careless(model), [0], gamma=4, max_new_tokens=30, eos=(2,), seed=0)
+    assert trace.tokens == [1, 2] and trace.finish_reason == "eos"
+    round = trace.rounds[0]
+    assert (round.outcome, round.accepted, round.tested, round.next_token) == ("ended", 2, 2, None)
+    assert trace.alpha == 1.0
+
+
+def test_rows_end_each_at_their_own_time():
+    model = cycle(5)
+    traces = speculate(model, model, [[0], [3], [4]], gamma=2, max_new_tokens=4, eos=(4,), seed=0)
+    assert [t.tokens for t in traces] == [[1, 2, 3, 4], [4], [0, 1, 2, 3]]
+    assert [t.finish_reason for t in traces] == ["eos", "eos", "length"]
+    listed = list(rounds(model, model, [[0], [3]], gamma=2, max_new_tokens=4, eos=(4,), seed=0))
+    assert listed[0][1] is not None and listed[1][1] is None
+
+
+def test_eos_of_the_model_can_be_overridden():
+    model = cycle(5, eos=(2,))
+    assert speculate(model, model, [0], max_new_tokens=9, seed=0).tokens == [1, 2]
+    assert len(speculate(model, model, [0], max_new_tokens=9, eos=(), seed=0).tokens) == 9
+
+
+@pytest.mark.parametrize("stop", ["cd", ["xx", "cd"]])
+def test_a_stop_string_ends_the_text_before_it(stop):
+    model = cycle(6, symbols="abcdef")
+    trace = speculate(model, model, "a", gamma=4, max_new_tokens=20, stop=stop, seed=0)
+    assert trace.text == "b" and trace.tokens == [1, 2, 3] and trace.finish_reason == "stop"
+    plain = autoregress(model, "a", max_new_tokens=20, stop=stop, seed=0)
+    assert plain.text == "b" and plain.finish_reason == "stop"
+
+
+def test_a_stop_string_across_rounds_is_found_and_one_in_the_prompt_is_not():
+    model = cycle(6, symbols="abcdef")
+    trace = speculate(model, model, "abc", gamma=1, max_new_tokens=20, stop="efab", seed=0)
+    assert trace.text == "d" and trace.finish_reason == "stop"
+    assert speculate(model, model, "abc", gamma=1, max_new_tokens=3, stop="cd", seed=0).finish_reason == "length"
+
+
+def test_finish_reasons_in_their_order():
+    model = cycle(5, context=6)
+    assert speculate(model, model, [0], max_new_tokens=3, eos=(3,), seed=0).finish_reason == "eos"
+    assert speculate(model, model, [0], max_new_tokens=5, seed=0).finish_reason == "length"
+    assert speculate(model, model, [0], max_new_tokens=9, seed=0).finish_reason == "context"
+    full = speculate(model, model, [0] * 6, max_new_tokens=9, seed=0)
+    assert full.tokens == [] and full.finish_reason == "context" and full.alpha is None
+    assert full.tokens_per_round is None and full.alpha_by_position == []
+
+
+# --- prompts, seeds, stepping -------------------------------------------------------------------
+
+
+def test_prompts_may_be_text_ids_or_lists_of_either():
+    target, drafter = pair(symbols="abcdefgh")
+    settings = dict(gamma=2, max_new_tokens=6, seed=4)
+    expected = speculate(target, drafter, "abc", **settings)
+    assert isinstance(expected, Trace) and expected.prompt == "abc"
+    for prompt in ([0, 1, 2], (0, 1, 2), np.array([0, 1, 2]), torch.tensor([0, 1, 2])):
+        assert speculate(target, drafter, prompt, **settings).tokens == expected.tokens
+    for prompts in (["abc", "h"], [[0, 1, 2], [7]], ["abc", [7]]):
+        batch = speculate(target, drafter, prompts, **settings)
+        assert batch[0].tokens == expected.tokens and len(batch) == 2
+    assert len(speculate(target, drafter, torch.tensor([[0, 1], [2, 3]]), **settings)) == 2
+
+
+def test_a_fresh_seed_is_drawn_recorded_and_repeats_the_text():
+    target, drafter = pair()
+    first, second = (speculate(target, drafter, [0], max_new_tokens=30) for _ in range(2))
+    assert first.seed != second.seed
+    assert speculate(target, drafter, [0], max_new_tokens=30, seed=first.seed).tokens == first.tokens
+
+
+def test_stepping_equals_rounds_equals_speculate():
+    target, drafter = pair()
+    prompts, settings = [[0, 1], [2]], dict(gamma=3, max_new_tokens=12, seed=6)
+    state, stepped = start(target, drafter, prompts, **settings), []
+    while state.active.any():
+        proposal = draft(state)
+        p = target_forward(state, proposal)
+        stepped.append(commit(state, proposal, p, verify(
+            proposal.tokens, proposal.q, p, state.randomness, proposal.lengths, state.active)))  # fmt: skip
+    listed = list(rounds(target, drafter, prompts, **settings))
+    traces = speculate(target, drafter, prompts, **settings)
+
+    def without_times(round):
+        return None if round is None else {k: v for k, v in vars(round).items() if k != "seconds"}
+
+    for row in range(2):
+        a, b = ([without_times(done[row]) for done in way if done[row] is not None] for way in (stepped, listed))
+        assert a == b == [without_times(round) for round in traces[row].rounds]
+
+
+def test_a_changed_coin_forks_the_text_and_keeps_what_came_before():
+    target, drafter = pair()
+    trace = speculate(target, drafter, [0], gamma=3, max_new_tokens=30, seed=1)
+    number = next(i for i, r in enumerate(trace.rounds) if r.accepted == 3 and r.accept_probability[1] < 0.99 and i > 0)
+    script = Scripted({(0, number, "coin", 1): 0.999999}, base=Scripted.from_trace(trace))
+    forked = speculate(target, drafter, [0], gamma=3, max_new_tokens=30, randomness=script)
+    before = sum(len(r.tokens) for r in trace.rounds[:number])
+    assert forked.tokens[: before + 1] == trace.tokens[: before + 1]
+    assert forked.rounds[number].accepted == 1
+    assert forked.rounds[number].next_token == trace.rounds[number].next_if_rejected[1]
+
+
+def test_replaying_a_trace_gives_the_same_trace():
+    target, drafter = pair()
+    traces = speculate(target, drafter, [[0], [1, 2]], gamma=3, max_new_tokens=20, seed=3)
+    for trace in traces:
+        again = speculate(
+            target, drafter, trace.prompt_tokens, gamma=3, max_new_tokens=20, randomness=Scripted.from_trace(trace)
+        )
+        assert again.tokens == trace.tokens
+        assert [r.coins for r in again.rounds] == [r.coins for r in trace.rounds]
+
+
+def test_what_would_have_followed_with_other_coins():
+    target, drafter = pair()
+    trace = speculate(target, drafter, [0], gamma=3, max_new_tokens=60, seed=1)
+    for round in trace.rounds:
+        expected = (
+            round.next_if_all_accepted if round.outcome != "resampled" else round.next_if_rejected[round.accepted]
+        )
+        assert round.next_token == expected
+
+
+# --- callbacks and interruption -----------------------------------------------------------------
+
+
+def test_on_round_sees_each_round_and_may_end_the_decoding():
+    target, drafter = pair()
+    seen = []
+    trace = speculate(target, drafter, [0], max_new_tokens=20, seed=0, on_round=seen.append)
+    assert seen == trace.rounds
+    stopped = speculate(target, drafter, [0], max_new_tokens=20, seed=0, on_round=lambda round: True)
+    assert stopped.finish_reason == "interrupted" and stopped.tokens == trace.rounds[0].tokens
+
+
+def test_keyboard_interrupt_keeps_what_was_committed():
+    target, drafter = pair()
+    whole = speculate(target, drafter, [[0], [1]], max_new_tokens=30, seed=0)
+    count = iter(range(100))
+
+    def interrupt(done):
+        if next(count) == 2:
+            raise KeyboardInterrupt
+
+    traces = speculate(target, drafter, [[0], [1]], max_new_tokens=30, seed=0, on_round=interrupt)
+    for trace, complete in zip(traces, whole, strict=True):
+        assert trace.finish_reason == "interrupted" and len(trace.rounds) == 3
+        assert trace.tokens == complete.tokens[: len(trace.tokens)]
+
+
+# --- bad input: one clear error, before any forward ---------------------------------------------
+
+
+class NoForward(TableModel):
+    def start(self, prompts, capacity):
+        raise AssertionError("a forward pass was prepared before the arguments were checked")
+
+
+BAD = [
+    (dict(gamma=0), r"gamma=0: must be an integer >= 1"),
+    (dict(gamma=-3), r"gamma=-3"),
+    (dict(gamma=2.0), r"gamma=2.0"),
+    (dict(gamma=True), r"gamma=True"),
+    (dict(max_new_tokens=-1), r"max_new_tokens=-1: must be an integer >= 0"),
+    (dict(max_new_tokens=1.5), r"max_new_tokens=1.5"),
+    (dict(prompt=[]), r"prompt=\[\] is empty"),
+    (dict(prompt=""), r"prompt='' is empty"),
+    (dict(prompt=["ab", ""]), r"prompt\[1\]='' is empty"),
+    (dict(prompt=[0, 8]), r"prompt: ids \[8\] are outside the vocabulary"),
+    (dict(prompt=[0, -1]), r"ids \[-1\] are outside"),
+    (dict(prompt=[[0], ["a"]]), r"prompt\[1\]=\['a'\]: must be token ids"),
+    (dict(prompt="xyz"), r"contains \['x', 'y', 'z'\]"),
+    (dict(prompt=[0] * 65), r"prompt has 65 tokens, more than the context .*\(64\)"),
+    (dict(sampling=0.7), r"sampling=0.7: must be a SamplingParams"),
+    (dict(seed=1, randomness=Seeded(1)), r"give one of the two"),
+    (dict(seed=-1), r"seed=-1"),
+    (dict(record="some"), r"record='some'"),
+    (dict(eos=(9,)), r"eos: ids \[9\] are outside"),
+    (dict(stop=""), r"stop='': must be"),
+    (dict(stop=["a", 3]), r"stop=\['a', 3\]"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD)
+def test_bad_input_is_refused_before_any_forward(settings, message):
+    model = NoForward.random(8, 1, symbols="abcdefgh")
+    settings = {"prompt": [0], "max_new_tokens": 5, **settings}
+    with pytest.raises(ValueError, match=message):
+        speculate(model, model, **settings)
+    if "gamma" not in settings:
+        with pytest.raises(ValueError, match=message):
+            autoregress(model, **settings)
+
+
+def test_text_needs_a_tokenizer():
+    target, drafter = pair()
+    with pytest.raises(ValueError, match="has no tokenizer: give token ids"):
+        speculate(target, drafter, "abc")
+    with pytest.raises(ValueError, match="has no tokenizer, so it has no text to compare"):
+        speculate(target, drafter, [0], stop="a")
+
+
+def test_pairs_that_do_not_fit_are_refused():
+    target = NoForward.random(8, 1, symbols="abcdefgh")
+    with pytest.raises(ValueError, match="different tokenizers"):
+        speculate(target, TableModel.random(8, 1, symbols="hgfedcba"), "abc")
+    with pytest.raises(ValueError, match="has 5 ids, target .* has 8"):
+        speculate(target, TableModel.random(5, 1), [0])
+    with pytest.raises(ValueError, match="drafter=None"):
+        speculate(target, None, [0])
+    elsewhere = TableModel.random(8, 1)
+    elsewhere.device = torch.device("meta")
+    with pytest.raises(ValueError, match="on device meta.*cannot be moved"):
+        speculate(target, elsewhere, [0])
+
+
+# --- bad models: before the round is committed --------------------------------------------------
+
+
+def poisoned(value, after):
+    """A table whose logits turn bad once it is asked about token `after`."""
+    logits = np.random.default_rng(0).standard_normal((5, 4))
+    logits[after] = value
+    return TableModel(logits, name="poisoned")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_bad_logits_name_model_row_and_round_and_commit_nothing(value, temperature):
+    good = TableModel.random(4, 1, seed=3)
+    bad = poisoned(value, after=2)
+    sampling = SamplingParams(temperature)
+    for target, drafter, name in ((bad, good, "target"), (good, bad, "drafter")):
+        state = start(target, drafter, [[1], [2]], gamma=1, max_new_tokens=1 if name == "target" else 5,
+                      sampling=sampling, seed=0)  # fmt: skip
+        before = state.committed.clone()
+        proposal = draft(state)
+        p = target_forward(state, proposal)
+        verdict = verify(proposal.tokens, proposal.q, p, state.randomness, proposal.lengths, state.active)
+        with pytest.raises(FloatingPointError, match=f"{name} 'poisoned' returned NaN.* row 1, round 0"):
+            commit(state, proposal, p, verdict)
+        assert torch.equal(state.committed, before) and state.round == 0 and state.history == []
+        assert state.length.tolist() == [1, 1]
+
+
+def test_bad_logits_in_ended_rows_are_nobodys_business():
+    target = poisoned(np.nan, after=3)  # and 3 ends a text, so it is never asked about in earnest
+    drafter = TableModel.from_probabilities([[0.4, 0.3, 0.3, 0.0]] * 5)
+    traces = speculate(target, drafter, [[0], [1], [2]] * 8, gamma=2, max_new_tokens=12, eos=(3,), seed=5)
+    lengths = [len(trace.rounds) for trace in traces if trace.finish_reason == "eos"]
+    assert lengths and min(lengths) < max(len(trace.rounds) for trace in traces)
+
+
+def test_a_single_minus_infinity_is_a_legal_zero():
+    logits = np.zeros((5, 4))
+    logits[:, 1] = -np.inf
+    trace = speculate(TableModel(logits), TableModel.random(4, 1), [0], max_new_tokens=50, seed=0)
+    assert 1 not in trace.tokens and len(trace.tokens) == 50
+
+
+def test_a_draft_with_q_zero_is_an_error_that_names_the_drafter():
+    class Liar:
+        name = "liar"
+
+        def fit(self, target):
+            pass
+
+        def start(self, prompts, capacity, eos, target_memory):
+            return self
+
+        def propose(self, committed, length, gamma, sampling, randomness):
+            q = torch.tensor([[[1.0, 0.0, 0.0]]], dtype=torch.float64)
+            return Proposal(torch.tensor([[2]]), q, torch.ones(1, dtype=torch.long), torch.zeros(1, 1))
+
+        def rewind(self, length):
+            pass
+
+    with pytest.raises(ValueError, match=r"drafter 'liar' proposed a token with q\(x\) = 0 in row 0, round 0"):
+        speculate(TableModel.random(3, 1), Liar(), [0], gamma=1, max_new_tokens=5)
+
+
+# --- the decoder keeps its promises about itself ------------------------------------------------
+
+
+def test_sessions_leave_nothing_behind_in_the_drafter():
+    target, drafter = pair()
+    shared = ModelDrafter(drafter)
+    settings = dict(gamma=3, max_new_tokens=15, seed=2)
+    first = rounds(target, shared, [0], **settings)
+    begun = [next(first)]
+    other = speculate(target, shared, [5, 6], **settings)  # in the middle of the first decoding
+    resumed = begun + list(first)
+    assert [r.tokens for r in resumed] == [r.tokens for r in speculate(target, shared, [0], **settings).rounds]
+    assert other.tokens == speculate(target, drafter, [5, 6], **settings).tokens
+
+
+def test_half_precision_models_are_sampled_in_float32():
+    target, drafter = (language_model("llama", s, vocab_size=12, dtype=torch.bfloat16) for s in (1, 2))
+    state = start(target, drafter, [1, 2], gamma=2, max_new_tokens=10, seed=0)
+    proposal = draft(state)
+    assert proposal.q.dtype == torch.float32 and target_forward(state, proposal).dtype == torch.float32
+    assert len(speculate(target, drafter, [1, 2], gamma=2, max_new_tokens=10, seed=0).tokens) == 10
+
+
+def test_gradients_and_training_mode_are_left_alone():
+    model = hub_model("llama", 0, vocab_size=12)
+    target = CausalLM(model)
+    trace = speculate(target, target, [1], gamma=2, max_new_tokens=6, seed=0, record="full")
+    assert trace.tokens and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_no_random_function_is_called():
+    """Randomness is an argument: nothing in the decoder may draw by itself."""
+    import specviz.decoding
+    import specviz.drafters.model
+    import specviz.recording
+    import specviz.verification
+
+    for module in (specviz.decoding, specviz.drafters.model, specviz.recording, specviz.verification):
+        source = inspect.getsource(module)
+        assert "multinomial" not in source and "torch.rand" not in source and "np.random" not in source

@@ -1,0 +1,123 @@
+"""Trace and Round: what is kept, what is measured, and the way to JSON and back."""
+
+import json
+import math
+
+import pytest
+from tiny import language_model
+
+from specviz import Exhaustive, SamplingParams, Scripted, TableModel, Trace, autoregress, speculate
+
+
+def traces():
+    target, drafter = TableModel.random(30, 1, seed=1), TableModel.random(30, 1, seed=2)
+    for record in ("top", "full", "none"):
+        for sampling in (SamplingParams(), SamplingParams(temperature=0), SamplingParams(0.7, 5, 0.9)):
+            yield speculate(
+                target, drafter, [1, 2], gamma=3, max_new_tokens=25, sampling=sampling, seed=3, record=record
+            )
+    yield autoregress(target, [1, 2], max_new_tokens=10, seed=3)
+    yield speculate(target, drafter, [1], gamma=3, max_new_tokens=0, seed=3)
+
+
+@pytest.mark.parametrize("trace", list(traces()), ids=lambda t: f"{t.sampling}"[:60])
+def test_json_round_trip_is_the_identity(trace):
+    text = trace.to_json()
+    assert Trace.from_json(text).to_json() == text
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_pieces_survive_as_bytes():
+    target = TableModel.random(4, 1, seed=1, symbols="ab☃<")
+    trace = speculate(target, target, "a", max_new_tokens=20, seed=0)
+    back = Trace.from_json(trace.to_json())
+    assert back.pieces == trace.pieces and "☃".encode() in back.pieces.values()
+    assert b"".join(back.pieces[i] for i in back.tokens).decode() == back.text == trace.text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"version": 0}', "trace version 0: this specviz reads version 1"),
+        ("{}", "trace version None"),
+        ("[1, 2]", "trace version None"),
+        ("not json", "not the JSON of a trace"),
+        ('{"version": 1, "rounds": []}', "not the JSON of a complete trace"),
+        ('{"version": 1, "rounds": [{}], "pieces": {}}', "not the JSON of a complete trace"),
+    ],
+)
+def test_other_json_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        Trace.from_json(text)
+
+
+def test_measured_rates_by_hand():
+    target, drafter = TableModel.random(30, 1, seed=1), TableModel.random(30, 1, seed=2)
+    trace = speculate(target, drafter, [1, 2], gamma=3, max_new_tokens=60, seed=0)
+    accepted = sum(r.accepted for r in trace.rounds)
+    tested = sum(min(r.accepted + 1, len(r.draft_tokens)) for r in trace.rounds)
+    assert trace.alpha == accepted / tested
+    assert trace.wasted_drafts == sum(len(r.draft_tokens) for r in trace.rounds) - accepted
+    assert trace.tokens_per_round == len(trace.tokens) / len(trace.rounds)
+    reached_second = [r for r in trace.rounds if len(r.draft_tokens) > 1 and r.accepted >= 1]
+    rate, count = trace.alpha_by_position[1]
+    assert count == len(reached_second) and rate == sum(r.accepted > 1 for r in reached_second) / count
+    assert trace.forwards["target"] == len(trace.rounds)
+    assert trace.forwards["draft"] == sum(len(r.draft_tokens) for r in trace.rounds)
+    assert set(trace.seconds) == {"prefill", "draft", "target", "verify", "commit"}
+    assert all(seconds >= 0 for seconds in trace.seconds.values())
+
+
+def test_alpha_and_alpha_overlap_estimate_the_same_rate():
+    """Over 3,000 rounds: the difference has a standard error of about 0.007, so 0.03 is beyond four of them."""
+    target, drafter = TableModel.random(30, 1, seed=1), TableModel.random(30, 1, seed=2)
+    many = speculate(target, drafter, [[i % 30] for i in range(60)], gamma=3, max_new_tokens=100, seed=0)
+    accepted = sum(r.accepted for t in many for r in t.rounds)
+    tested = sum(r.tested for t in many for r in t.rounds)
+    overlaps = [beta for t in many for r in t.rounds for beta in r.overlap[: r.tested]]
+    assert abs(accepted / tested - sum(overlaps) / len(overlaps)) < 0.03
+
+
+def test_masses_keep_the_top_and_all_ids_that_matter():
+    target, drafter = TableModel.random(30, 1, seed=1), TableModel.random(30, 1, seed=2)
+    for round in speculate(target, drafter, [1], gamma=3, max_new_tokens=40, seed=0).rounds:
+        assert len(round.p) == len(round.draft_tokens) + 1
+        for masses in [*round.p, *round.q, *round.residual]:
+            assert sum(masses.mass) + masses.rest == pytest.approx(1, abs=1e-12)
+            assert {*round.draft_tokens, *round.tokens} <= set(masses.ids) and len(masses.ids) >= 8
+        for i, (p, q) in enumerate(zip(round.p, round.q, strict=False)):
+            token = round.draft_tokens[i]
+            assert p.ids == q.ids
+            assert round.accept_probability[i] == pytest.approx(min(1, p[token] / q[token]), abs=1e-12)
+            with pytest.raises(KeyError, match="was not kept"):
+                p[999]
+
+
+def test_full_keeps_everything_and_none_keeps_nothing():
+    target, drafter = TableModel.random(30, 1, seed=1), TableModel.random(30, 1, seed=2)
+    settings = dict(gamma=3, max_new_tokens=20, seed=0)
+    full = speculate(target, drafter, [1], record="full", **settings)
+    assert all(len(m.ids) == 30 and m.rest == 0 for r in full.rounds for m in [*r.p, *r.q, *r.residual])
+    none = speculate(target, drafter, [1], record="none", **settings)
+    assert none.tokens == full.tokens and none.alpha == full.alpha
+    assert none.alpha_overlap is None and none.rounds[0].p is None and none.rounds[0].coins is None
+    with pytest.raises(ValueError, match="record='none'"):
+        Scripted.from_trace(none)
+
+
+def test_uniforms_that_nobody_drew_are_null():
+    target = TableModel.random(3, 1, seed=1)
+    for branch in Exhaustive():
+        trace = speculate(target, target, [0], gamma=2, max_new_tokens=3, randomness=branch)
+        break
+    round = trace.rounds[0]
+    assert trace.seed is None and math.isnan(round.u_next) and round.next_if_rejected is None
+    assert json.loads(trace.to_json())["rounds"][0]["u_next"] is None
+    assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
+
+
+def test_names_device_and_dtype_are_recorded():
+    target, drafter = (language_model("llama", s, vocab_size=12) for s in (1, 2))
+    trace = speculate(target, drafter, [[1], [2]], max_new_tokens=4, seed=7)[1]
+    assert (trace.target, trace.drafter, trace.device, trace.dtype) == ("llama-1", "llama-2", "cpu", "float64")
+    assert (trace.seed, trace.row, trace.gamma, trace.max_new_tokens) == (7, 1, 4, 4)
