@@ -187,15 +187,31 @@ def test_sliding_windows_are_accepted_while_the_text_fits():
 
 
 def test_a_model_whose_cache_ignores_positions_is_refused():
-    class Forgetful(type(hub_model("llama", 0))):
+    model = hub_model("llama", 1, vocab_size=12)
+
+    class Forgetful(type(model.model)):
         def forward(self, *args, position_ids=None, **kwargs):
             return super().forward(*args, **kwargs)
 
-    model = hub_model("llama", 1, vocab_size=12)
-    model.__class__ = Forgetful
+    model.model.__class__ = Forgetful
     model.get_output_embeddings().weight.data.mul_(20)
     with pytest.raises(ValueError, match="differ from a fresh forward's by"):
         CausalLM(model)
+
+
+def test_logits_that_are_treated_after_the_head_are_treated_here_too():
+    model = hub_model("llama", 1, vocab_size=12)
+
+    class Capped(type(model)):
+        def forward(self, *args, **kwargs):
+            output = super().forward(*args, **kwargs)
+            output.logits = output.logits.tanh()
+            return output
+
+    model.__class__ = Capped
+    model.get_output_embeddings().weight.data.mul_(20)
+    memory = CausalLM(model).start([[1]], capacity=8)
+    assert memory.feed(torch.tensor([[1, 2, 3]])).abs().max() <= 1
 
 
 def test_more_families_pass_the_check_at_load():

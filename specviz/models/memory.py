@@ -42,13 +42,12 @@ class CausalMemory(Tape):
     positions that no query may see until they are overwritten.
     """
 
-    def __init__(self, model, layers, rows, capacity, context, device):
+    def __init__(self, forward, layers, rows, capacity, context, device):
         super().__init__(rows, capacity)
-        self.model, self.context, self.device = model, context, device
+        self.forward, self.context, self.device = forward, context, device
         self.layers = [TapeLayer(max_cache_len=capacity) for _ in range(layers)]
         self.cache = Cache(layers=self.layers)
         self.keys = torch.arange(capacity, device=device)
-        self.arguments = _forward_arguments(model)
 
     @torch.no_grad()
     def feed(self, tokens, count=None):
@@ -57,18 +56,40 @@ class CausalMemory(Tape):
         for layer in self.layers:
             layer.positions = positions
         mask = self.keys <= positions[:, None, :, None]  # [B, 1, n, capacity]
-        logits = self.model(
+        logits = self.forward(
+            cache=self.cache,
             input_ids=tokens.to(self.device),
             attention_mask=mask,
             position_ids=positions.clamp(max=self.context - 1),
-            **{self.arguments: self.cache},
-            use_cache=True,
-            return_dict=True,
-        ).logits
+        )
         self.advance(n, count)
         return logits
 
 
-def _forward_arguments(model) -> str:
-    """The name of the cache's parameter: `cache` since transformers 5.2x, `past_key_values` before."""
-    return "past_key_values" if "past_key_values" in inspect.signature(model.forward).parameters else "cache"
+def whole_forward(model):
+    """The model's own forward, as a function of a cache and the other inputs -> logits [B, n, V]."""
+    name = _cache_argument(model)
+
+    def forward(cache, **inputs):
+        return model(**inputs, **{name: cache}, use_cache=True, return_dict=True).logits
+
+    return forward
+
+
+def direct_forward(model):
+    """Decoder stack and head without the wrapper around them: 0.2 ms less a step, a fifth of a small draft's.
+
+    Not the same for models that treat their logits further (soft caps, scales): compare before use.
+    """
+    decoder, head = model.get_decoder(), model.get_output_embeddings()
+    name = _cache_argument(decoder)
+
+    def forward(cache, **inputs):
+        return head(decoder(**inputs, **{name: cache}, use_cache=True, return_dict=True).last_hidden_state)
+
+    return forward
+
+
+def _cache_argument(module) -> str:
+    """`cache` in newer transformers, `past_key_values` before."""
+    return "past_key_values" if "past_key_values" in inspect.signature(module.forward).parameters else "cache"
