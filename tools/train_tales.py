@@ -26,11 +26,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 TOOLS = Path(__file__).parent
 VOCABULARY = 2048
 CONTEXT = 512
+SAVE_EVERY = 250  # steps
 END = "<|endoftext|>"  # between stories, and the models' EOS
 END_ID = 0
 
 TARGET = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=12)
 DRAFT = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=1)
+# The target's own text, half of what the draft learns from: (temperature, texts)
+OWN_TEXT = ((1.0, 512), (0.7, 128), (0.0, 128))
 
 
 # --- corpus -------------------------------------------------------------------------------------
@@ -198,7 +201,7 @@ def train(name, model, loss_of, steps, lr, work, device, validate):
             opt.zero_grad(set_to_none=True)
         if step % 20 == 0:
             bar.set_postfix(loss=f"{loss.item():.3f}")
-        if (step + 1) % 250 == 0 or step + 1 == steps:
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
             checkpoint.save(step + 1)
             record = {"step": step + 1, "loss": loss.item(), "seconds": time.time() - began, **validate()}
             print(json.dumps(record), file=log, flush=True)
@@ -245,11 +248,8 @@ def generate(target, prompts, length, temperature, device, seed):
     settings = (
         dict(do_sample=True, temperature=temperature, top_k=0, top_p=1.0) if temperature else dict(do_sample=False)
     )
-    parts = []
-    for rows in tqdm(prompts.split(128), desc=f"text at T={temperature}", unit="batch"):
-        with torch.autocast(device.type, torch.bfloat16):
-            parts.append(target.generate(rows.to(device), max_length=length, **settings).cpu())
-    return torch.cat(parts)
+    bar = tqdm(prompts.split(64), desc=f"text at T={temperature}", unit="batch")
+    return torch.cat([target.generate(rows.to(device), max_length=length, **settings).cpu() for rows in bar])
 
 
 def distillation_loss(p_logits, q_logits, greedy_weight):
@@ -336,16 +336,15 @@ def main():
 
     text_file = args.work / "text.safetensors"
     if not text_file.exists():
-        prompts = windows(train_ids, 0, 1024, args.seed + 1, length=16)
-        plan = ((1.0, 512), (0.7, 256), (0.0, 256))
-        save_file(
-            {str(t): generate(target, prompts[:n], CONTEXT // 2, t, device, args.seed) for t, n in plan}, text_file
-        )
+        prompts = windows(train_ids, 0, max(n for _, n in OWN_TEXT), args.seed + 1, length=16)
+        texts = {str(t): generate(target, prompts[:n], CONTEXT // 2, t, device, args.seed) for t, n in OWN_TEXT}
+        save_file(texts, text_file)
     own_text = torch.cat(list(load_file(text_file).values()))
 
     draft = build(DRAFT, args.seed)
     draft.load_state_dict({k: v for k, v in target.state_dict().items() if k in draft.state_dict()})
     draft_logits = forward(draft)
+    distil = torch.compile(distillation_loss) if args.compile else distillation_loss
 
     def draft_loss(step):
         if step % 2:  # half corpus, half the target's own text
@@ -355,7 +354,7 @@ def main():
             window = windows(train_ids, step, args.batch, args.seed + 2, length=CONTEXT)
         with torch.no_grad():
             p_logits = target_logits(window)
-        return distillation_loss(p_logits, draft_logits(window), args.greedy_weight)
+        return distil(p_logits, draft_logits(window), args.greedy_weight)
 
     train(
         "draft",
