@@ -128,7 +128,7 @@ def test_a_bonus_that_is_never_given_keeps_the_law_and_is_seen_in_the_counts(mon
     append = decoding._append
 
     def stingy(state, done, reasons):
-        for row, round in enumerate(done):
+        for round in done:
             if round is not None and round.outcome == "bonus":
                 round.next_token, round.outcome = None, "ended"
         append(state, done, reasons)

@@ -78,6 +78,7 @@ def run(path):
         resources={"metadata": {"path": str(path.parent)}},
         store_widget_state=False,
         record_timing=False,
+        coalesce_streams=True,  # a print that arrived in two pieces stays one line
     )
     client.execute()
     tidy(notebook)

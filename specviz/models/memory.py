@@ -38,7 +38,7 @@ class TapeLayer(StaticLayer):
 class CausalMemory(Tape):
     """Feeds a Hugging Face decoder with explicit positions and an explicit mask.
 
-    The mask is boolean and 4-D, key position <= query position: stale entries behind a head lie at
+    The mask is boolean and 4-D, key position <= query position: stale entries beyond a head lie at
     positions that no query may see until they are overwritten.
     """
 

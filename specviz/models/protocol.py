@@ -10,8 +10,8 @@ import torch
 class Memory(Protocol):
     """A tape with one head a row: a KV cache that can be rewound.
 
-    length [B] int64 on the CPU holds the heads. Feeding writes at each row's own head; what lies beyond a
-    head is padding, never content. So rollback is free and rows may advance by different amounts.
+    length [B] int64 on the CPU holds the heads. Feeding writes at each row's own head; what lies beyond
+    its head is padding, never content. So rollback is free and rows may advance by different amounts.
     """
 
     length: torch.Tensor
@@ -22,8 +22,8 @@ class Memory(Protocol):
         Raises ValueError when the n tokens do not fit behind a head.
         """
 
-    def rewind(self, length: torch.Tensor) -> None:
-        """Move each head back to length [B] at most; never forward."""
+    def rewind(self, length: torch.Tensor | int) -> None:
+        """Move each head back to length (an int, or [B]) at most; never forward."""
 
 
 class LanguageModel(Protocol):
@@ -38,7 +38,10 @@ class LanguageModel(Protocol):
     dtype: torch.dtype
 
     def start(self, prompts: list[list[int]], capacity: int) -> Memory:
-        """An empty memory for len(prompts) rows of up to capacity tokens."""
+        """An empty memory for len(prompts) rows of up to capacity tokens.
+
+        Nothing is fed yet; the prompts themselves matter to encoder-decoders alone, which encode them here.
+        """
 
 
 class Tape:
@@ -61,5 +64,5 @@ class Tape:
     def advance(self, n: int, count: torch.Tensor | None) -> None:
         self.length = self.length + (n if count is None else count.cpu())
 
-    def rewind(self, length: torch.Tensor) -> None:
-        self.length = torch.minimum(self.length, length.cpu())
+    def rewind(self, length: torch.Tensor | int) -> None:
+        self.length = torch.minimum(self.length, torch.as_tensor(length).cpu())

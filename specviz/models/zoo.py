@@ -53,6 +53,7 @@ def choose_device(device="auto") -> torch.device:
 def load_model(path, device="auto", dtype=torch.float32, name=None):
     """One Hugging Face decoder (an id or a folder, safetensors only) as a CausalLM."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
     from specviz.models.causal import CausalLM
 
@@ -62,6 +63,9 @@ def load_model(path, device="auto", dtype=torch.float32, name=None):
         missing += [] if any(folder.glob("*.safetensors")) else ["model.safetensors"]
         if missing:
             raise ValueError(f"checkpoint folder {path} is incomplete: {', '.join(missing)} missing; fetch it again.")
+    quiet = logging.is_progress_bar_enabled() and folder.is_dir()  # loading a folder takes a moment, no bar's worth
+    if quiet:
+        logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -72,6 +76,9 @@ def load_model(path, device="auto", dtype=torch.float32, name=None):
         raise ValueError(
             f"model {str(path)!r} cannot be loaded ({type(error).__name__}: {error}); {remedy}."
         ) from error
+    finally:
+        if quiet:
+            logging.enable_progress_bar()
     wrong = {kind: sorted(map(str, report[kind])) for kind in ("missing_keys", "mismatched_keys") if report.get(kind)}
     if wrong:
         raise ValueError(f"checkpoint {str(path)!r} does not fit its config.json: {wrong}; fetch it again.")
