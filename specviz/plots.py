@@ -7,6 +7,11 @@ rejected ✗, resampled ↻ and bonus ★ differ in colour, glyph and pattern.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patheffects import withStroke
 
 # petroff10, a palette made for readability with impaired colour vision
 BLUE, ORANGE, RED, GREY, PURPLE, TEAL = "#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#0f7f7f"
@@ -30,5 +35,484 @@ LOOKS = {
     "plain": Look(GREY, "•", "", "-"),
     "unreached": Look(GREY, "·", "", ":"),
 }
-P_BAR = dict(color=BLUE, edgecolor="black", linewidth=0.6)
+P_BAR = dict(facecolor=BLUE, edgecolor="black", linewidth=0.6)
 Q_BAR = dict(facecolor=ORANGE, edgecolor="black", linewidth=0.6, hatch="///")
+
+INK, SOFT, LINE, BLUE_INK = "#1d2125", "#5b626b", "#d8dde2", "#1f5f9e"
+
+
+def token_label(piece: bytes, longest: int = 9) -> str:
+    """A token as a label: its leading space as ␣, a line break as ↵, bytes that are no text as hex."""
+    try:
+        text = piece.decode()
+    except UnicodeDecodeError:
+        return "".join(f"‹{byte:02x}›" for byte in piece[:2])
+    text = text.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+# --- one round (lesson 03 and the README) ---------------------------------------------------------
+
+# Measures of the picture, in units: a column is PITCH wide, and everything scales with the Axes.
+LEFT, PITCH, WIDE, HIGH = 0.98, 1.5, 1.36, 4.62
+DRAFT_Y, TARGET_Y, GAUGE_Y, OUT_Y = 3.72, 2.72, 1.2, 0.36
+DRAFT_H, TARGET_H, GAUGE_H, OUT_H = 0.8, 0.62, 1.2, 0.5
+
+
+def round_steps(round) -> int:
+    """In how many steps draw_round can tell this round: draft, target, each coin, the next token."""
+    return 2 + round.tested + (round.next_token is not None)
+
+
+def draw_round(round, pieces, ax, *, step=None):
+    """One decoded Round: the drafts with q, the target's one forward, the coins against A(x), the outcome.
+
+    pieces {id: bytes} is Trace.pieces. step: show only so much of the round, 1 (the draft) to
+    round_steps(round); by default all. Raises ValueError for a round recorded with record="none".
+    """
+    if round.q is None:
+        raise ValueError("round was recorded with record='none': it holds no probabilities to draw.")
+    step = round_steps(round) if step is None else step
+    columns = max(round.gamma_asked, len(round.draft_tokens)) + 1
+    pen = _Pen(ax, LEFT + PITCH * columns, HIGH)
+    names = [token_label(pieces[token]) for token in round.draft_tokens]
+    rows = [("draft q", DRAFT_Y + DRAFT_H / 2), ("target p", TARGET_Y + TARGET_H / 2)]
+    for name, y in [*rows, ("coin u\nagainst A", GAUGE_Y + GAUGE_H / 2), ("outcome", OUT_Y + OUT_H / 2)]:
+        pen.text(0, y, name, ha="left", color=SOFT)
+
+    for i, name in enumerate(names):
+        x, q = LEFT + i * PITCH, round.q[i][round.draft_tokens[i]]
+        pen.box(x, DRAFT_Y, WIDE, DRAFT_H, facecolor=(ORANGE, 0.18), edgecolor=ORANGE)
+        pen.token(x + WIDE / 2, DRAFT_Y + 0.56, name)
+        pen.level(x, DRAFT_Y, q, rf"$q_{{{i + 1}}}$ = {_digits(q)}", Q_BAR)
+        if i:
+            pen.text(x - (PITCH - WIDE) / 2, DRAFT_Y + DRAFT_H / 2, "›", color=SOFT)
+    if step >= 2:
+        _draw_target(pen, round, columns, pieces, step)
+    over = step >= 2 + round.tested  # until then any draft may still be tested
+    for i in range(round.tested if over else len(names)):
+        if step >= 2:
+            _draw_coin(pen, round, i, tossed=step >= 3 + i)
+    if over:
+        for i in range(round.tested, len(names)):
+            pen.text(LEFT + i * PITCH + WIDE / 2, GAUGE_Y + GAUGE_H / 2, "not\ntested", color=SOFT, size=0.13)
+    _draw_outcomes(pen, round, columns, names, pieces, step)
+    return ax
+
+
+def _draw_target(pen, round, columns, pieces, step):
+    drafts, last = len(round.draft_tokens), LEFT + (columns - 1) * PITCH
+    pen.box(LEFT - 0.05, TARGET_Y, columns * PITCH - 0.04, TARGET_H, facecolor=(BLUE, 0.16), edgecolor=BLUE)
+    for i in range(drafts):
+        p = round.p[i][round.draft_tokens[i]]
+        pen.level(LEFT + i * PITCH, TARGET_Y, p, rf"$p_{{{i + 1}}}$ = {_digits(p)}", dict(facecolor=BLUE))
+    if round.outcome in ("bonus", "plain") and step >= round_steps(round):
+        p = round.p[drafts][round.next_token]
+        pen.level(last, TARGET_Y, p, rf"$p_{{{drafts + 1}}}$ = {_digits(p)}", dict(facecolor=BLUE))
+    else:
+        pen.text(last + WIDE / 2, TARGET_Y + TARGET_H / 2, rf"$p_{{{drafts + 1}}}$", color=SOFT, size=0.17)
+    pen.text(LEFT, TARGET_Y + TARGET_H + 0.15, f"one forward over {drafts + 1} positions", ha="left", color=BLUE_INK)
+
+
+def _draw_coin(pen, round, i, tossed):
+    centre, a, u = LEFT + i * PITCH + WIDE / 2, round.accept_probability[i], round.coins[i]
+    pen.box(centre - 0.15, GAUGE_Y, 0.3, GAUGE_H, facecolor="white", edgecolor=GREY, rounding=0.05)
+    if a > 0:
+        pen.box(centre - 0.15, GAUGE_Y, 0.3, GAUGE_H * a, facecolor=(BLUE, 0.35), edgecolor="none", rounding=0.05)
+    level = GAUGE_Y + GAUGE_H * a
+    pen.line([centre - 0.2, centre + 0.2], [level, level], color=INK, linewidth=1.6)
+    pen.text(centre + 0.24, level, f"A = {_short(a)}", ha="left", size=0.135)
+    if tossed and u == u:
+        look, y = LOOKS["accepted" if i < round.accepted else "rejected"], GAUGE_Y + GAUGE_H * u
+        pen.disc(centre, y, 0.13, facecolor="white", edgecolor=look.colour, linestyle=look.line)
+        pen.text(centre, y, look.glyph, color=look.colour, size=0.15, weight="bold")
+        pen.text(centre - 0.2, y, f"u = {_short(u)}", ha="right", size=0.135)
+
+
+def _draw_outcomes(pen, round, columns, names, pieces, step):
+    for i, name in enumerate(names):
+        x, known = LEFT + i * PITCH, step >= 3 + i
+        kind = "unreached" if i >= round.tested else "accepted" if i < round.accepted else "rejected"
+        if known or (kind == "unreached" and step >= 2 + round.tested):
+            pen.outcome(x, name, kind)
+    if round.next_token is None or step < round_steps(round):
+        return
+    kind, x = round.outcome, LEFT + (columns - 1) * PITCH
+    pen.outcome(x, token_label(pieces[round.next_token]), kind)
+    if kind == "resampled":
+        start = LEFT + round.accepted * PITCH + WIDE / 2
+        pen.arc(start, x + WIDE / 2, OUT_Y - 0.03, LOOKS[kind])
+        word = rf"drawn from $p'_{{{round.accepted + 1}}}$ in its place"
+        if columns - 1 - round.accepted < 2:
+            word = rf"drawn from $p'_{{{round.accepted + 1}}}$"
+            pen.text(start + 0.1, 0.04, word, ha="right", color=LOOKS[kind].colour)
+        else:
+            pen.text(start / 2 + (x + WIDE / 2) / 2, -0.04, word, color=LOOKS[kind].colour, behind="white")
+    elif kind == "bonus":
+        word = rf"all accepted: drawn from $p_{{{len(names) + 1}}}$"
+        pen.text(x + WIDE, 0.14, word, ha="right", color=LOOKS[kind].colour)
+
+
+def _digits(probability) -> str:
+    return f"{probability:.2f}" if probability >= 0.1 else f"{probability:.2g}"
+
+
+def _short(number) -> str:
+    return "1" if number == 1 else f"{min(number, 0.994):.2f}".lstrip("0")  # .99 and more is still not 1
+
+
+class _Pen:
+    """Draws on an Axes in units that keep their shape, with text that grows with the Axes."""
+
+    def __init__(self, ax, width, height):
+        bottom = -0.16
+        ax.set(xlim=(0, width), ylim=(bottom, height), aspect="equal")
+        ax.axis("off")
+        box = ax.get_window_extent()
+        inches = min(box.width / width, box.height / (height - bottom)) / ax.figure.dpi
+        self.ax, self.points = ax, 72 * inches  # points a unit
+
+    def text(self, x, y, text, *, size=0.155, ha="center", color=INK, behind=None, **style):
+        box = None if behind is None else dict(facecolor=behind, edgecolor="none", pad=1)
+        self.ax.text(x, y, text, ha=ha, va="center", fontsize=size * self.points, color=color, bbox=box, **style)
+
+    def token(self, x, y, name, **style):
+        style = dict(size=0.18 if len(name) < 9 else 0.16, family="monospace", parse_math=False) | style
+        self.text(x, y, name, **style)
+
+    def box(self, x, y, width, height, *, rounding=0.1, linewidth=1.4, **style):
+        shape = f"round,pad=0,rounding_size={min(rounding, width / 2, height / 2)}"
+        self.ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=shape, linewidth=linewidth, **style))
+
+    def disc(self, x, y, radius, **style):
+        self.ax.add_patch(Circle((x, y), radius, linewidth=1.8, zorder=3, **style))
+
+    def line(self, x, y, **style):
+        self.ax.plot(x, y, solid_capstyle="butt", **style)
+
+    def level(self, x, y, mass, text, bar):
+        """A probability: its text, and below it a bar on a track that stands for 1."""
+        track = WIDE - 0.2
+        self.text(x + WIDE / 2, y + 0.32, text, size=0.145)
+        self.ax.add_patch(Rectangle((x + 0.1, y + 0.08), track, 0.1, facecolor="white", edgecolor=LINE, linewidth=0.5))
+        self.ax.add_patch(Rectangle((x + 0.1, y + 0.08), track * mass, 0.1, **bar | dict(linewidth=0.5)))
+
+    def outcome(self, x, name, kind):
+        look, middle = LOOKS[kind], OUT_Y + OUT_H / 2
+        fill = (look.colour, 0 if kind in ("rejected", "unreached") else 0.14)
+        hatch = look.hatch if kind in ("resampled", "bonus") else ""
+        self.box(x, OUT_Y, WIDE, OUT_H, facecolor=fill, hatch=hatch, edgecolor=(look.colour, 0.25), linewidth=0)
+        self.box(x, OUT_Y, WIDE, OUT_H, facecolor="none", edgecolor=look.colour, linestyle=look.line, linewidth=1.8)
+        halo = dict(path_effects=[withStroke(linewidth=4, foreground="white")])
+        self.text(x + 0.17, middle, look.glyph, size=0.19, color=look.colour, weight="bold", **halo)
+        colour = SOFT if kind in ("rejected", "unreached") else INK
+        self.token(x + 0.76, middle, name, color=colour, **halo)
+        if kind == "rejected":
+            half = 0.06 * len(name)
+            self.line([x + 0.76 - half, x + 0.76 + half], [middle, middle], color=look.colour, linewidth=1.2, zorder=4)
+
+    def arc(self, start, end, y, look):
+        path = FancyArrowPatch(
+            (start, y), (end, y), connectionstyle="arc3,rad=0.12", arrowstyle="-|>", mutation_scale=0.16 * self.points,
+            color=look.colour, linestyle=look.line, linewidth=1.6, shrinkA=0, shrinkB=0,
+        )  # fmt: skip
+        self.ax.add_patch(path)
+
+
+def png(figure, dpi=100) -> bytes:
+    """A figure as the bytes of a PNG, the value of an ipywidgets Image."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
+    return buffer.getvalue()
+
+
+# --- distributions and what becomes of them (lessons 03 and 04) -----------------------------------
+
+
+def draw_position(p, q, pieces, ax, *, token=None, rows=7):
+    """Two Masses of one position as bars, the likeliest tokens first; token is the draft, in bold."""
+    likely = sorted(p.ids, key=lambda i: -max(p[i], q[i]))[:rows]
+    if token is not None and token not in likely:
+        likely[-1] = token
+    shown = sorted(likely, key=lambda i: -p[i])
+    names = [token_label(pieces[i]) for i in shown] + ["others"]
+    y = np.arange(len(names))
+    for masses, bar, offset, name in ((p, P_BAR, -0.2, "target p"), (q, Q_BAR, 0.2, "draft q")):
+        values = [masses[i] for i in shown]
+        values.append(max(0.0, 1 - sum(values)))
+        ax.barh(y + offset, values, 0.36, label=name, **bar)
+        for value, at in zip(values, y + offset):
+            ax.text(value + 0.015, at, f"{value:.2f}", va="center", fontsize=8, color=SOFT)
+    ax.set_yticks(y, names, family="monospace", parse_math=False)
+    for label, i in zip(ax.get_yticklabels(), [*shown, None]):
+        label.set_weight("bold" if i is not None and i == token else "normal")
+    ax.invert_yaxis()
+    ax.set(xlim=(0, 1.12), xticks=[0, 0.5, 1])
+    ax.legend(loc="lower right", frameon=False, fontsize=8)
+    return _bare(ax)
+
+
+def draw_overlap(p, q, ax, labels=None):
+    """p beside q, token by token; the grey floor is min(p, q), whose sum is the overlap β."""
+    p, q, x = np.asarray(p), np.asarray(q), np.arange(len(p))
+    least = np.minimum(p, q)
+    ax.bar(x - 0.2, p, 0.4, label="target p", **P_BAR)
+    ax.bar(x + 0.2, q, 0.4, label="draft q", **Q_BAR)
+    ax.bar(x, least, 0.86, color=INK, alpha=0.22, label="min(p, q)")
+    ax.hlines(least, x - 0.45, x + 0.45, color=INK, linewidth=1.8)
+    ax.set_title(f"overlap β = Σ min(p, q) = {least.sum():.2f}", loc="left", fontsize=11)
+    return _tokens(ax, labels, max(p.max(), q.max()))
+
+
+def draw_two_paths(p, q, ax, labels=None):
+    """Accepted mass min(p, q) below, corrected mass Z p' = max(0, p - q) above: they stack exactly to p."""
+    p, q, x = np.asarray(p), np.asarray(q), np.arange(len(p))
+    least = np.minimum(p, q)
+    accepted, resampled = LOOKS["accepted"], LOOKS["resampled"]
+    ax.bar(x, least, 0.62, color=accepted.colour, edgecolor="black", linewidth=0.6, label="✓ min(p, q)")
+    ax.bar(
+        x, p - least, 0.62, bottom=least, facecolor=(resampled.colour, 0.25), edgecolor=resampled.colour,
+        linewidth=1.2, hatch=resampled.hatch, label="↻ Z p'",
+    )  # fmt: skip
+    ax.hlines(p, x - 0.42, x + 0.42, color=INK, linewidth=2.2, label="target p")
+    ax.set_title(f"β = {least.sum():.2f} accepted + Z = {(p - least).sum():.2f} corrected = p", loc="left", fontsize=11)
+    return _tokens(ax, labels, max(p.max(), q.max()))
+
+
+def draw_laws(laws, p, ax, labels=None):
+    """What decoders emit, {name: probabilities}, as bars beside each other, against a line for the target's p."""
+    p, x = np.asarray(p), np.arange(len(p))
+    laws = {name: np.asarray(law) for name, law in laws.items()}
+    styles = [("#92dadd", ""), ("#a96b59", "\\\\\\"), ("#b9ac70", ".."), ("#717581", "xx")]
+    width = 0.8 / len(laws)
+    for i, (name, law) in enumerate(laws.items()):
+        colour, hatch = styles[i % len(styles)]
+        at = x + (i - (len(laws) - 1) / 2) * width
+        ax.bar(at, law, width, facecolor=colour, edgecolor="black", linewidth=0.6, hatch=hatch, label=name)
+    ax.hlines(p, x - 0.46, x + 0.46, color=INK, linewidth=2.2, label="target p")
+    return _tokens(ax, labels, max(p.max(), *(law.max() for law in laws.values())))
+
+
+def draw_alpha_by_position(by_position, ax):
+    """[(accepted / tested, tested)] as bars, and the product up to each position: the share of rounds that reach it."""
+    alpha = np.array([a for a, _ in by_position])
+    x = np.arange(1, len(alpha) + 1)
+    look = LOOKS["accepted"]
+    ax.bar(x, alpha, 0.6, facecolor=(look.colour, 0.45), edgecolor="black", linewidth=0.6, label="α at this position")
+    ax.plot(x, np.cumprod(alpha), "o--", color=INK, markerfacecolor="white", label="product of the α so far")
+    for i, (a, tested) in enumerate(by_position):
+        ax.text(i + 1, 0.02, f"{tested}\ntested", ha="center", va="bottom", fontsize=8, color=INK)
+        ax.text(i + 1, a + 0.015, f"{a:.2f}", ha="center", va="bottom", fontsize=9)
+    ax.set(xticks=x, xlabel="draft position", ylim=(0, 1.28), yticks=[0, 0.5, 1])
+    ax.legend(loc="upper right", frameon=False, ncols=2, fontsize=9)
+    return _bare(ax)
+
+
+def draw_agreement(overlap, measured, ax):
+    """One point a text: the mean overlap of its tested positions against the share of its drafts accepted."""
+    ends = [max(0.0, min(*overlap, *measured) - 0.05), min(1.0, max(*overlap, *measured) + 0.05)]
+    ax.plot(ends, ends, color=GREY, linewidth=1, label="equal")
+    ax.plot(overlap, measured, "o", color=BLUE, markeredgecolor="black", label="one text")
+    mean = dict(color=ORANGE, markeredgecolor="black", markersize=9, label="their mean")
+    ax.plot(np.mean(overlap), np.mean(measured), "D", **mean)
+    ax.set(xlabel="alpha_overlap: mean of Σ min(p, q)", ylabel="alpha: accepted / tested", aspect="equal")
+    ax.legend(loc="upper left", frameon=False, fontsize=9)
+    return _bare(ax)
+
+
+def _tokens(ax, labels, highest):
+    """The x axis of a bar for each token, and a legend above the bars."""
+    count = len(ax.containers[0])
+    names = [chr(ord("a") + i) for i in range(count)] if labels is None else list(labels)
+    slanted = max(map(len, names)) * count > 40
+    style = dict(rotation=30, ha="right", rotation_mode="anchor") if slanted else {}
+    ax.set_xticks(range(count), names, family="monospace", parse_math=False, **style)
+    ax.set_ylim(0, highest * 1.32)
+    ax.legend(loc="upper right", frameon=False, ncols=5, fontsize=9, handlelength=1.6, columnspacing=1.2)
+    return _bare(ax)
+
+
+def _bare(ax):
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+# --- lessons 01 and 02: drafting, verifying, and the memory's tape -------------------------------
+
+
+def draw_verify_cost(cost, ax):
+    """Measured V(n), cost = {n: V(n)}, between its two extremes: n forwards of their own, and the paper's V = 1."""
+    n = sorted(cost)
+    ax.plot(n, n, color=GREY, linestyle="--", label="n forwards, one token each")
+    ax.plot(n, [cost[i] for i in n], color=BLUE, marker="o", label="one forward with n tokens: V(n), measured")
+    ax.plot(n, [1] * len(n), color="black", linestyle=":", label="the paper's assumption: V = 1")
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log", base=2)
+    ax.set_xticks(n, [str(i) for i in n])
+    ticks = [2**k for k in range(max(n).bit_length())]
+    ax.set_yticks(ticks, [str(i) for i in ticks])
+    ax.minorticks_off()
+    ax.set_xlabel("n, tokens in the forward")
+    ax.set_ylabel("time / time for one token")
+    ax.legend(frameon=False)
+    return _bare(ax)
+
+
+def draw_step_costs(verify, steps, ax):
+    """Times of one verification and of γ+1 single steps, both {γ: seconds}, as pairs of bars in milliseconds."""
+    at = range(len(verify))
+    steps_ms = [1000 * steps[gamma] for gamma in verify]
+    verify_ms = [1000 * seconds for seconds in verify.values()]
+    ax.bar([i - 0.2 for i in at], steps_ms, 0.38, label="γ+1 steps, one token each", **_GREY_BAR)
+    bars = ax.bar([i + 0.2 for i in at], verify_ms, 0.38, label="one forward with γ+1 tokens", **P_BAR)
+    ax.bar_label(bars, fmt="%.1f", fontsize=9, padding=2)
+    ax.set_xticks(at, [str(gamma) for gamma in verify])
+    ax.set_xlabel("γ")
+    ax.set_ylabel("milliseconds")
+    ax.legend(frameon=False)
+    return _bare(ax)
+
+
+def draw_unit_interval(probs, u, ax, labels):
+    """[0, 1) cut into one slice a token, of length probs[x]; each u falls into the slice of the token it draws."""
+    left = 0.0
+    for x, mass in enumerate(map(float, probs)):
+        hits = [point for point in u if left <= point < left + mass]
+        look = dict(Q_BAR, linewidth=2.6) if hits else Q_BAR
+        ax.barh(0, mass, left=left, height=0.6, **look)
+        if mass > 0:
+            ax.text(left + mass / 2, 0, f"{labels[x]}\n{mass:.2f}", ha="center", va="center", bbox=_WHITE)
+        left += mass
+    for point in u:
+        ax.annotate(f"u = {point:.2f}", (point, 0.3), (point, 0.62), ha="center", arrowprops=dict(arrowstyle="-|>"))
+    ax.set_xlim(0, 1)
+    ax.set_ylim(-0.35, 0.85)
+    ax.set_yticks([])
+    ax.set_xlabel("cumulative probability")
+    ax.spines[["left", "right", "top"]].set_visible(False)
+    return ax
+
+
+def draw_draft_step(q, token, pieces, ax, *, name="q", rows=4):
+    """One draft distribution q [V]: its likeliest tokens, the drafted one (▸, thick edge), and all the others.
+
+    pieces(id) gives the bytes of a token; name is what the distribution is called, such as "q_2".
+    """
+    q = [float(mass) for mass in q]
+    kept = sorted(range(len(q)), key=lambda x: -q[x])[:rows]
+    kept = kept if token in kept else [*kept[:-1], token]
+    masses = [q[x] for x in kept]
+    names = [f"▸ {token_label(pieces(x))}" if x == token else token_label(pieces(x)) for x in kept]
+    if len(kept) < len(q):
+        masses.append(max(0.0, sum(q) - sum(masses)))
+        names.append("all others")
+    bars = ax.barh(range(len(masses)), masses, height=0.7, **Q_BAR)
+    bars[kept.index(token)].set_linewidth(2.6)
+    for y, mass in enumerate(masses):
+        ax.text(mass + 0.03, y, f"{mass:.2f}", va="center", fontsize=9)
+    ax.set_yticks(range(len(masses)), names, family="monospace", parse_math=False)
+    ax.set_xlim(0, 1.2)
+    ax.set_xticks([0, 0.5, 1])
+    ax.invert_yaxis()
+    ax.set_title(f"${name}$ of the drafted token: {q[token]:.3f}", fontsize=10)
+    return _bare(ax)
+
+
+def draw_forward_rows(last, drafts, ax):
+    """One verification: what is fed (the last committed token, then the drafts) and what each row of p judges."""
+    for i, fed in enumerate([last, *drafts]):
+        _cell(ax, i, 2, fed, "committed" if i == 0 else "draft", width=0.8)
+        _cell(ax, i, 1, f"$p_{{{i + 1}}}$", "row", width=0.8)
+        judged = i < len(drafts)
+        _cell(ax, i, 0, f"judges\n{drafts[i]}" if judged else "★ bonus", "draft" if judged else "bonus", width=0.8)
+        for top in (2, 1):
+            ax.annotate("", (i + 0.4, top - 0.32), (i + 0.4, top - 0.01), arrowprops=dict(arrowstyle="-|>"))
+    for y, name in ((2, "fed"), (1, "gives"), (0, "and so")):
+        ax.text(-0.15, y + 0.34, name, ha="right", va="center")
+    ax.set_xlim(-0.7, len(drafts) + 1)
+    ax.set_ylim(-0.1, 2.8)
+    ax.axis("off")
+    return ax
+
+
+def draw_tape(cells, heads, ax, names=None, drafted=None):
+    """The tapes of a memory, one row each, with its head ▼ at the position that is written next.
+
+    cells    the text at every position, "" where nothing was ever written
+    heads    what lies at or beyond a row's head is stale
+    names    what to write before each row
+    drafted  the position where each row's drafts begin (default: no drafts)
+    """
+    rows, capacity = len(cells), len(cells[0])
+    for row, (texts, head) in enumerate(zip(cells, heads, strict=True)):
+        y = 1.35 * (rows - 1 - row)
+        first_draft = capacity if drafted is None else drafted[row]
+        for i, text in enumerate(texts):
+            kind = "empty" if not text else "stale" if i >= head else "draft" if i >= first_draft else "committed"
+            _cell(ax, i, y, text, kind)
+        ax.plot(head + 0.46, y + 0.86, marker="v", color="black", markersize=8)
+        if names:
+            ax.text(-0.2, y + 0.34, names[row], ha="right", va="center")
+    for i in range(capacity):
+        ax.text(i + 0.46, -0.3, str(i), ha="center", va="center", fontsize=8, color=SOFT)
+    ax.set_xlim(-0.3, capacity + 0.8)
+    ax.set_ylim(-0.5, 1.35 * rows - 0.2)
+    ax.axis("off")
+    return ax
+
+
+def draw_mask(visible, ax, queries, keys, kinds):
+    """An attention mask: one row for each query of the forward, one column for each position of the memory.
+
+    visible [n, K] bool; kinds [K]: "committed", "draft", "stale" or "empty". A dot is a key that the query sees.
+    """
+    n = len(queries)
+    for column, kind in enumerate(kinds):
+        _cell(ax, column, n + 0.15, keys[column], kind)
+        for row in range(n):
+            seen = bool(visible[row][column])
+            look = _CELLS["seen"] if seen else _CELLS["hidden stale"] if kind == "stale" else _CELLS["empty"]
+            ax.add_patch(Rectangle((column, n - 1 - row), 0.92, 0.92, **look))
+            if seen:
+                ax.plot(column + 0.46, n - 1 - row + 0.46, marker="o", color="black", markersize=5)
+    for row, query in enumerate(queries):
+        ax.text(-0.2, n - 1 - row + 0.46, query, ha="right", va="center")
+    ax.text(-0.2, n + 0.49, "query ↓   key →", ha="right", va="center", color=SOFT, fontsize=9)
+    ax.set_xlim(-0.3, len(kinds) + 0.8)  # as wide as draw_tape, so that columns meet
+    ax.set_ylim(-0.1, n + 0.95)
+    ax.axis("off")
+    return ax
+
+
+def draw_memory_legend(ax, kinds=("committed", "draft", "stale", "empty"), **where):
+    """Say what the cells of draw_tape() and draw_mask() mean."""
+    words = {
+        "committed": "committed",
+        "draft": "draft",
+        "stale": "stale: beyond the head, never read",
+        "empty": "never written",
+        "seen": "● key that the query sees",
+    }
+    ax.legend(handles=[Rectangle((0, 0), 1, 1, label=words[k], **_CELLS[k]) for k in kinds], frameon=False, **where)
+    return ax
+
+
+def _cell(ax, x, y, text, kind, width=0.92):
+    ax.add_patch(Rectangle((x, y), width, 0.68, **_CELLS[kind]))
+    behind = _WHITE if _CELLS[kind].get("hatch") else None
+    fontsize = 10 if max(map(len, text.split("\n"))) < 8 else 8
+    ax.text(x + width / 2, y + 0.34, text, ha="center", va="center", fontsize=fontsize, color="black", bbox=behind)
+
+
+_WHITE = dict(facecolor="white", edgecolor="none", alpha=0.85, pad=1.5)
+_GREY_BAR = dict(color=GREY, edgecolor="black", linewidth=0.6, hatch="..")
+_CELLS = {
+    "committed": dict(facecolor="#dcebf8", edgecolor=BLUE, linewidth=1.4),
+    "row": dict(facecolor=BLUE, edgecolor="black", linewidth=0.8, alpha=0.55),
+    "draft": dict(facecolor="#fff1d6", edgecolor=ORANGE, linewidth=1.2, hatch="///"),
+    "bonus": dict(facecolor="#d9ecec", edgecolor=TEAL, linewidth=1.4),
+    "stale": dict(facecolor="#f6e3df", edgecolor=RED, linewidth=0.8, linestyle="--", hatch="xx"),
+    "hidden stale": dict(facecolor="white", edgecolor=RED, linewidth=0.5, linestyle="--", hatch="xx"),
+    "empty": dict(facecolor="white", edgecolor=GREY, linewidth=0.6),
+    "seen": dict(facecolor=BLUE, edgecolor=BLUE, linewidth=0.6, alpha=0.55),
+}
