@@ -1,0 +1,172 @@
+"""Typical wrong answers to each exercise: code that takes the stub's place, and that its check must not pass.
+
+WRONG[notebook][exercise] is a list; test_exercises.py asks for at least one. Take what learners really write:
+p and q swapped, a step that is off by one, a normalisation forgotten.
+"""
+
+# 01-draft: a draft loop with a blank for q and one for the draw.
+_LOOP = """\
+def draft_tokens(model, prompt_ids, gamma, u, sampling):
+    memory = model.start([prompt_ids], capacity=len(prompt_ids) + gamma)
+    logits, tokens, q = memory.feed(torch.tensor([prompt_ids])), [], []
+    for i in range(gamma):
+        q_i = {q}
+        x_i = {x}
+        q.append(q_i[0])
+        tokens.append(int(x_i))
+        if i < gamma - 1:
+            logits = memory.feed(x_i[:, None])
+    return tokens, torch.stack(q)"""
+
+WRONG = {
+    "01-draft": {
+        "free-tokens": [
+            "def free_tokens(bytes_each, bandwidth, flops):\n    return bytes_each * flops / bandwidth",  # no 2
+            "def free_tokens(bytes_each, bandwidth, flops):\n    return flops / bandwidth",  # a weight is one byte
+            "def free_tokens(bytes_each, bandwidth, flops):\n    return 2 * bandwidth / (bytes_each * flops)",
+            "def free_tokens(bytes_each, bandwidth, flops):\n    return P * bytes_each / bandwidth",  # a time
+        ],
+        "inverse-cdf": [
+            "def draw(probs, u):\n    return int(probs.argmax())",
+            "def draw(probs, u):\n    return int((probs.cumsum(0) < u).sum())",  # the wrong end of each slice
+            "def draw(probs, u):\n    return int((probs.cumsum(0) <= u).sum()) + 1",  # counts from 1
+            "def draw(probs, u):\n    return int(torch.multinomial(probs, 1))",  # ignores u
+        ],
+        "process": [
+            # keeps the mass that was cut off
+            "def process(logits, temperature, top_k):\n    probs = (logits / temperature).softmax(-1)\n"
+            "    return probs.where(probs >= probs.sort(descending=True).values[top_k - 1], 0)",
+            "def process(logits, temperature, top_k):\n    return (logits / temperature).softmax(-1)",  # no top_k
+            "def process(logits, temperature, top_k):\n    return logits.topk(top_k).values.softmax(-1)",
+            "def process(logits, temperature, top_k):\n    probs = logits.softmax(-1) / temperature\n"
+            "    probs = probs.where(probs >= probs.sort(descending=True).values[top_k - 1], 0)\n"
+            "    return probs / probs.sum()",  # temperature after the softmax
+        ],
+        "draft-loop": [
+            # q without temperature and top-k
+            _LOOP.format(
+                q="logits[:, -1].softmax(-1)", x="inverse_cdf(sampling.probabilities(logits[:, -1]), u[i : i + 1])"
+            ),
+            _LOOP.format(q="sampling.probabilities(logits[:, -1])", x="q_i.argmax(-1)"),  # greedy draft
+            _LOOP.format(q="sampling.probabilities(logits[:, -1])", x="inverse_cdf(q_i, u[:1])"),  # one u for all
+            _LOOP.format(q="sampling.probabilities(logits[:, 0])", x="inverse_cdf(q_i, u[i : i + 1])"),  # the first row
+            # feeds x_γ too
+            "def draft_tokens(model, prompt_ids, gamma, u, sampling):\n"
+            "    memory = model.start([prompt_ids], capacity=len(prompt_ids) + gamma)\n"
+            "    logits, tokens, q = memory.feed(torch.tensor([prompt_ids])), [], []\n"
+            "    for i in range(gamma):\n"
+            "        q.append(sampling.probabilities(logits[:, -1])[0])\n"
+            "        tokens.append(int(inverse_cdf(q[-1][None], u[i : i + 1])))\n"
+            "        logits = memory.feed(torch.tensor([tokens[-1:]]))\n"
+            "    return tokens, torch.stack(q)",
+        ],
+    },
+    "02-verify": {
+        "judges": [
+            "def judges(p, draft_tokens):\n"  # one row late
+            "    return p[torch.arange(len(draft_tokens)) + 1, torch.tensor(draft_tokens)], p[-1]",
+            "def judges(p, draft_tokens):\n"  # the bonus row has not seen x_γ
+            "    return p[torch.arange(len(draft_tokens)), torch.tensor(draft_tokens)], p[-2]",
+            "def judges(p, draft_tokens):\n    return p[:-1].amax(-1), p[-1]",  # the favourites' probabilities
+            "def judges(p, draft_tokens):\n    return p[:-1, draft_tokens], p[-1]",  # every row with every draft
+        ],
+        "mask": [
+            "def mask(length, n, capacity):\n"  # does not see itself
+            "    return torch.arange(capacity) < (length[:, None] + torch.arange(n))[:, :, None]",
+            "def mask(length, n, capacity):\n"  # starts at position 0
+            "    return torch.ones(len(length), n, capacity).tril().bool()",
+            "def mask(length, n, capacity):\n"  # drafts see the drafts after them
+            "    return (torch.arange(capacity) < length[:, None, None] + n).expand(-1, n, -1)",
+            "def mask(length, n, capacity):\n"  # inverted
+            "    return torch.arange(capacity) > (length[:, None] + torch.arange(n))[:, :, None]",
+        ],
+        "verify-forward": [
+            "def verify_forward(memory, committed, drafts, sampling):\n"  # p_1 is missing
+            "    return sampling.probabilities(memory.feed(torch.tensor([drafts])))[0]",
+            "def verify_forward(memory, committed, drafts, sampling):\n"  # feeds everything again
+            "    return sampling.probabilities(memory.feed(torch.tensor([committed + drafts])))[0]",
+            "def verify_forward(memory, committed, drafts, sampling):\n"  # logits
+            "    return memory.feed(torch.tensor([[committed[-1], *drafts]]))[0]",
+            "def verify_forward(memory, committed, drafts, sampling):\n"  # unprocessed
+            "    return memory.feed(torch.tensor([[committed[-1], *drafts]]))[0].softmax(-1)",
+        ],
+        "heads": [
+            "def heads_after(L, gamma, k):\n    return L + k + 1, L + k + 1, L + k + 1",  # y has not been fed
+            "def heads_after(L, gamma, k):\n    return L + k + 1, L + k, L + k",  # the drafter never saw x_γ
+            "def heads_after(L, gamma, k):\n    return L + k, L + k - 1, L + k - 1",  # forgets y
+            "def heads_after(L, gamma, k):\n    return L + k + 1, L + gamma, L + gamma - 1",  # no rewind
+        ],
+    },
+    "03-accept": {
+        "accept-coin": [
+            "def accepts(p_x, q_x, u):\n    return u <= p_x / q_x",  # not strict
+            "def accepts(p_x, q_x, u):\n    return u < q_x / p_x if p_x else False",  # p and q swapped
+            "def accepts(p_x, q_x, u):\n    return u < p_x",  # forgets q
+            "def accepts(p_x, q_x, u):\n    return p_x >= q_x",  # no coin
+            "def accepts(p_x, q_x, u):\n    return u > p_x / q_x",
+        ],
+        "wrong-q": [
+            "def too_much(p, q, q_test):\n    return q_test * accept_probability(p, q_test) > p + 1e-12",
+            "def too_much(p, q, q_test):\n    return q > p",
+            "def too_much(p, q, q_test):\n    return q * accept_probability(p, q) > p + 1e-12",  # never
+            "def too_much(p, q, q_test):\n    return accept_probability(p, q_test) > p",  # forgets that x is drafted
+        ],
+        "acceptance-rate": [
+            "def rate(rounds):\n    return sum(len(r.tokens) for r in rounds) / (5 * len(rounds))",
+            "def rate(rounds):\n    return sum(r.accepted for r in rounds) / sum(len(r.draft_tokens) for r in rounds)",
+            "def rate(rounds):\n    return sum(r.accepted / r.tested for r in rounds) / len(rounds)",
+            "def rate(rounds):\n    return sum(r.accepted for r in rounds) / (4 * len(rounds))",
+        ],
+        "first-rejection": [
+            "def count_accepted(p_x, q_x, u):\n    return sum(c * q < p for c, q, p in zip(u, q_x, p_x))",  # skips a ✗
+            "def count_accepted(p_x, q_x, u):\n"
+            "    return next((i + 1 for i in range(len(u)) if u[i] * q_x[i] >= p_x[i]), len(u))",  # keeps the ✗
+            "def count_accepted(p_x, q_x, u):\n"
+            "    return next((i for i in range(len(u)) if u[i] * q_x[i] > p_x[i]), len(u))",  # not strict
+        ],
+    },
+    "04-resample": {
+        "residual": [
+            "def my_residual(p, q):\n    left = (p - q).clamp(min=0)\n    return left / left.sum()",  # NaN at Z = 0
+            "def my_residual(p, q):\n    return (p - q).clamp(min=0)",  # not normalised
+            "def my_residual(p, q):\n    return (p - q).clamp(min=0).softmax(-1)",
+            "def my_residual(p, q):\n    return (p - q).abs() / (p - q).abs().sum() if (p != q).any() else p",
+            "def my_residual(p, q):\n    left = (q - p).clamp(min=0)\n"
+            "    return p if left.sum() == 0 else left / left.sum()",
+        ],
+        "emitted-law": [
+            "def emitted(p, q, r):\n    return q * accept_probability(p, q) + (1 - accept_probability(p, q)) * q * r",
+            "def emitted(p, q, r):\n    return accept_probability(p, q) + (1 - torch.minimum(p, q).sum()) * r",
+            "def emitted(p, q, r):\n    return q * accept_probability(p, q)",
+            "def emitted(p, q, r):\n    return torch.minimum(p, q) + r",
+        ],
+        "round-rejection": [
+            "def rejection(betas):\n    return sum(1 - beta for beta in betas)",
+            "def rejection(betas):\n    return float(np.prod(betas))",
+            "def rejection(betas):\n    return float(np.prod([1 - beta for beta in betas]))",
+            "def rejection(betas):\n    return 1 - sum(betas) / len(betas)",
+        ],
+        "whole-round": [
+            # resamples from p
+            "def my_round(draft_tokens, q, p, coins, u_next):\n    for i, x in enumerate(draft_tokens):\n"
+            "        if not coins[i] < accept_probability(p[i, x], q[i, x]):\n"
+            "            return i, pick(p[i], u_next)\n"
+            "    return len(draft_tokens), pick(p[-1], u_next)",
+            # the bonus from the row before the last draft
+            "def my_round(draft_tokens, q, p, coins, u_next):\n    for i, x in enumerate(draft_tokens):\n"
+            "        if not coins[i] < accept_probability(p[i, x], q[i, x]):\n"
+            "            return i, pick(residual(p[i], q[i]), u_next)\n"
+            "    return len(draft_tokens), pick(p[-2], u_next)",
+            # a coin at 0 accepts what the target never says
+            "def my_round(draft_tokens, q, p, coins, u_next):\n    for i, x in enumerate(draft_tokens):\n"
+            "        if coins[i] > accept_probability(p[i, x], q[i, x]):\n"
+            "            return i, pick(residual(p[i], q[i]), u_next)\n"
+            "    return len(draft_tokens), pick(p[-1], u_next)",
+            # p one row too late
+            "def my_round(draft_tokens, q, p, coins, u_next):\n    for i, x in enumerate(draft_tokens):\n"
+            "        if not coins[i] < accept_probability(p[i + 1, x], q[i, x]):\n"
+            "            return i, pick(residual(p[i + 1], q[i]), u_next)\n"
+            "    return len(draft_tokens), pick(p[-1], u_next)",
+        ],
+    },
+}
