@@ -6,6 +6,7 @@ only compose these four (Leviathan et al. 2023, Algorithm 1).
 
 from __future__ import annotations
 
+import operator
 import secrets
 from dataclasses import asdict, dataclass, field, replace
 
@@ -59,9 +60,12 @@ class State:
 def rounds(target, drafter, prompt, **settings):
     """Decode round by round: yields a Round, or for a list of prompts a list of them (None for ended rows).
 
-    Takes the settings of start().
+    Takes the settings of start(), which are checked at once.
     """
-    state = start(target, drafter, prompt, **settings)
+    return _rounds(start(target, drafter, prompt, **settings))
+
+
+def _rounds(state):
     while state.active.any():
         done = _step(state)
         yield done[0] if state.single else done
@@ -119,7 +123,7 @@ def start(
     sampling        SamplingParams, by default temperature 1
     seed            an integer; None draws a fresh one, which the Trace records
     randomness      in place of seed: Seeded, Scripted, or a branch of Exhaustive
-    eos             ids that end a text, in place of the target's
+    eos             id or ids that end a text, in place of the target's
     stop            strings that end a text
     record          "top": keep the 8 largest probabilities of each distribution; "full": all; "none": no
                     distributions and no uniforms (fastest)
@@ -145,7 +149,7 @@ def start(
         randomness = Seeded(secrets.randbits(53) if seed is None else seed)
     if record not in ("top", "full", "none"):
         raise ValueError(f"record={record!r}: must be 'top', 'full' or 'none'.")
-    eos = target.eos if eos is None else _ids(eos, target, "eos")
+    eos = target.eos if eos is None else _ids([eos] if isinstance(eos, int) else eos, target, "eos")
 
     length = torch.tensor([len(ids) for ids in prompts])
     state = State(
@@ -377,8 +381,10 @@ def _text(state, tokens) -> str:
 
 def _prompts(target, prompt) -> tuple[list[list[int]], bool]:
     """Text, ids, or a list of either -> (a list of id lists, whether it was a single prompt)."""
-    single = isinstance(prompt, str) or (len(prompt) > 0 and not isinstance(prompt[0], (str, list, tuple)))
-    single = single and not getattr(prompt, "ndim", 1) == 2
+    if not isinstance(prompt, str) and not (hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")):
+        raise ValueError(f"prompt={prompt!r}: must be text, token ids, or a list of either.")
+    single = isinstance(prompt, str) or (len(prompt) > 0 and not hasattr(prompt[0], "__len__"))
+    single = single or getattr(prompt, "ndim", 2) == 1
     prompts = [prompt] if single else list(prompt)
     if not prompts:
         raise ValueError("prompt=[] is empty: give text, token ids, or a list of either.")
@@ -403,7 +409,7 @@ def _encode(target, prompt, name) -> list[int]:
 
 def _ids(ids, target, name) -> list[int]:
     try:
-        ids = [int(token) for token in ids]
+        ids = [operator.index(token) for token in ids]  # an id of 1.7 is an error, not a 1
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}={ids!r}: must be token ids (integers).") from error
     outside = [token for token in ids if not 0 <= token < target.vocab_size]

@@ -225,12 +225,12 @@ class Branch:
         pass
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
-        mass = probs.double()
-        tokens = self._choose((mass / mass.sum(-1, keepdim=True)).cpu().numpy(), active)
+        mass = probs.cpu().double()
+        tokens = self._choose((mass / mass.sum(-1, keepdim=True)).numpy(), active)
         return Drawn(tokens.to(probs.device), torch.full((self.rows,), math.nan, dtype=torch.float64))
 
     def flip(self, prob, active=None) -> Flipped:
-        a = prob.double().cpu().numpy()
+        a = prob.cpu().double().numpy()
         ones = np.ones((self.rows, 1))
         # k leading successes: A(x_1) ... A(x_k), then a failure (none is left to fail after gamma of them)
         weights = np.cumprod(np.hstack([ones, a]), axis=1) * np.hstack([1 - a, ones])

@@ -101,6 +101,7 @@ def test_rows_end_each_at_their_own_time():
 def test_eos_of_the_model_can_be_overridden():
     model = cycle(5, eos=(2,))
     assert speculate(model, model, [0], max_new_tokens=9, seed=0).tokens == [1, 2]
+    assert speculate(model, model, [0], max_new_tokens=9, eos=4, seed=0).tokens == [1, 2, 3, 4]
     assert len(speculate(model, model, [0], max_new_tokens=9, eos=(), seed=0).tokens) == 9
 
 
@@ -254,6 +255,9 @@ BAD = [
     (dict(prompt=[0, 8]), r"prompt: ids \[8\] are outside the vocabulary"),
     (dict(prompt=[0, -1]), r"ids \[-1\] are outside"),
     (dict(prompt=[[0], ["a"]]), r"prompt\[1\]=\['a'\]: must be token ids"),
+    (dict(prompt=[0, 1.7]), r"prompt=\[0, 1.7\]: must be token ids"),
+    (dict(prompt=None), r"prompt=None: must be text, token ids, or a list of either"),
+    (dict(prompt=3), r"prompt=3: must be text"),
     (dict(prompt="xyz"), r"contains \['x', 'y', 'z'\]"),
     (dict(prompt=[0] * 65), r"prompt has 65 tokens, more than the context .*\(64\)"),
     (dict(sampling=0.7), r"sampling=0.7: must be a SamplingParams"),
@@ -272,6 +276,8 @@ def test_bad_input_is_refused_before_any_forward(settings, message):
     settings = {"prompt": [0], "max_new_tokens": 5, **settings}
     with pytest.raises(ValueError, match=message):
         speculate(model, model, **settings)
+    with pytest.raises(ValueError, match=message):
+        rounds(model, model, **settings)  # at once, not at the first next()
     if "gamma" not in settings:
         with pytest.raises(ValueError, match=message):
             autoregress(model, **settings)

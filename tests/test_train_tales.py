@@ -10,7 +10,9 @@ from safetensors.torch import load_file
 from specviz import load_pair, speculate
 from tools import train_tales
 
-STORY = "Once upon a time there was a king who had three sons.\nThe eldest rode out to seek his fortune in the world.\n\n"
+STORY = (
+    "Once upon a time there was a king who had three sons.\nThe eldest rode out to seek his fortune in the world.\n\n"
+)
 
 
 @pytest.fixture
