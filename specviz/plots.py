@@ -229,29 +229,6 @@ def png(figure, dpi=100) -> bytes:
 # --- distributions and what becomes of them (lessons 03 and 04) -----------------------------------
 
 
-def draw_position(p, q, pieces, ax, *, token=None, rows=7):
-    """Two Masses of one position as bars, the likeliest tokens first; token is the draft, in bold."""
-    likely = sorted(p.ids, key=lambda i: -max(p[i], q[i]))[:rows]
-    if token is not None and token not in likely:
-        likely[-1] = token
-    shown = sorted(likely, key=lambda i: -p[i])
-    names = [token_label(pieces[i]) for i in shown] + ["others"]
-    y = np.arange(len(names))
-    for masses, bar, offset, name in ((p, P_BAR, -0.2, "target p"), (q, Q_BAR, 0.2, "draft q")):
-        values = [masses[i] for i in shown]
-        values.append(max(0.0, 1 - sum(values)))
-        ax.barh(y + offset, values, 0.36, label=name, **bar)
-        for value, at in zip(values, y + offset):
-            ax.text(value + 0.015, at, f"{value:.2f}", va="center", fontsize=8, color=SOFT)
-    ax.set_yticks(y, names, family="monospace", parse_math=False)
-    for label, i in zip(ax.get_yticklabels(), [*shown, None]):
-        label.set_weight("bold" if i is not None and i == token else "normal")
-    ax.invert_yaxis()
-    ax.set(xlim=(0, 1.12), xticks=[0, 0.5, 1])
-    ax.legend(loc="lower right", frameon=False, fontsize=8)
-    return _bare(ax)
-
-
 def draw_overlap(p, q, ax, labels=None):
     """p beside q, token by token; the grey floor is min(p, q), whose sum is the overlap β."""
     p, q, x = np.asarray(p), np.asarray(q), np.arange(len(p))

@@ -16,7 +16,6 @@ from specviz.plots import (
     draw_alpha_by_position,
     draw_laws,
     draw_overlap,
-    draw_position,
     draw_round,
     draw_two_paths,
     png,
@@ -170,15 +169,6 @@ def test_laws():
     assert heights(ax.containers[0]) == pytest.approx(P) and heights(ax.containers[1]) == pytest.approx(wrong)
     names = [text.get_text() for text in ax.get_legend().get_texts()]
     assert {"right", "wrong", "target p"} <= set(names)
-
-
-def test_position_has_the_rest():
-    round = a_trace([0.1, 0.4, 0.9]).rounds[0]
-    ax = draw_position(round.p[0], round.q[0], PIECES, axes(), token=0, rows=2)
-    p_bars, q_bars = ([bar.get_width() for bar in container] for container in ax.containers[:2])
-    assert p_bars == pytest.approx([0.4, 0.3, 0.3]) and q_bars == pytest.approx([0.8, 0.1, 0.1])
-    assert [label.get_text() for label in ax.get_yticklabels()][0] == "␣king"
-    assert ax.get_yticklabels()[0].get_weight() == "bold"
 
 
 def test_alpha_by_position():

@@ -19,7 +19,7 @@ import specviz
 home = pathlib.Path(specviz.__file__).resolve().parent
 assert home.parent == pathlib.Path(sys.argv[1]).resolve(), f"specviz comes from {home}, not from the wheel"
 target, drafter = specviz.load_pair("tales")
-trace = specviz.speculate(target, drafter, "Once upon a time", gamma=4, max_new_tokens=8, seed=0)
+trace = specviz.speculate(target, drafter, "Once upon a time", gamma=4, max_new_tokens=8, seed=0, eos=())
 assert len(trace.tokens) == 8, trace
 print("the wheel alone says: Once upon a time" + trace.text)
 """
