@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass, field, replace
 
 import torch
 
+from specviz.arguments import encodable, integer
 from specviz.drafters.model import as_drafter
 from specviz.drafters.protocol import Proposal
 from specviz.randomness import Seeded
 from specviz.recording import record_round
 from specviz.sampling import SamplingParams
 from specviz.timing import Stopwatch
-from specviz.trace import Round, Trace
+from specviz.trace import PHASES, Round, Trace
 from specviz.verification import verify
 
 
@@ -93,7 +94,7 @@ def _decode(state, on_round):
     try:
         while state.active.any():
             done = _step(state)
-            if on_round is not None and on_round(done[0] if state.single else done) is True:
+            if on_round is not None and on_round(done[0] if state.single else done):
                 break
     except KeyboardInterrupt:
         pass
@@ -134,12 +135,10 @@ def start(
     prompts, single = _prompts(target, prompt)
     if drafter is None:
         gamma = 0
-    elif isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 1:
-        raise ValueError(f"gamma={gamma!r}: must be an integer >= 1 (autoregress decodes without drafts).")
     else:
+        gamma = integer(gamma, "gamma", 1, " (autoregress decodes without drafts)")
         drafter.fit(target)
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens={max_new_tokens!r}: must be an integer >= 0.")
+    max_new_tokens = integer(max_new_tokens, "max_new_tokens", 0)
     sampling = SamplingParams() if sampling is None else sampling
     if not isinstance(sampling, SamplingParams):
         raise ValueError(f"sampling={sampling!r}: must be a SamplingParams, such as SamplingParams(temperature=0.7).")
@@ -147,20 +146,22 @@ def start(
         raise ValueError(f"seed={seed!r} and randomness={randomness!r}: give one of the two.")
     if randomness is None:  # 53 bits survive a JSON reader that knows only doubles
         randomness = Seeded(secrets.randbits(53) if seed is None else seed)
+    _check_randomness(randomness, len(prompts))
     if record not in ("top", "full", "none"):
         raise ValueError(f"record={record!r}: must be 'top', 'full' or 'none'.")
-    eos = target.eos if eos is None else _ids([eos] if isinstance(eos, int) else eos, target, "eos")
+    eos = target.eos if eos is None else _ids(eos if hasattr(eos, "__len__") else [eos], target, "eos")
 
     length = torch.tensor([len(ids) for ids in prompts])
+    longest = min(int(length.max()) + max_new_tokens, target.context)  # what a row can grow to
     state = State(
         target, drafter, gamma, max_new_tokens, sampling, randomness, frozenset(eos), _stop(stop, target), record,
-        single, prompts, _right_padded(prompts, int(length.max()) + max_new_tokens), length, length.clone(),
+        single, prompts, _right_padded(prompts, longest), length, length.clone(),
         [None] * len(prompts), stopwatch=Stopwatch(target.device),
     )  # fmt: skip
     for row in range(len(prompts)):
         _finish(state, row, None)
     if state.active.any():
-        capacity = int(length.max()) + max_new_tokens + gamma + 1
+        capacity = longest + min(gamma, longest) + 1
         state.memory = target.start(prompts, capacity)
         if drafter is not None:
             state.session = drafter.start(prompts, capacity, state.eos, state.memory)
@@ -175,16 +176,22 @@ def draft(state) -> Proposal:
     """Let the drafter propose up to gamma tokens a row, no more than can still be used."""
     state.stopwatch.start()
     state.randomness.begin_round(state.round)
-    remaining = state.prompt_length + state.max_new_tokens - state.length
+    remaining = state.prompt_length + min(state.max_new_tokens, state.target.context) - state.length
     room = state.target.context - state.length
-    gamma = torch.minimum(remaining, room).sub(1).clamp(min=0, max=state.gamma)
+    gamma = torch.minimum(remaining, room).sub(1).clamp(min=0, max=min(state.gamma, state.target.context))
     gamma = torch.where(state.active, gamma, 0)
     if state.session is None:
         proposal = _nothing_drafted(state)
     else:
+        state.session.rewind(state.length - 1)  # nothing to do, unless this round was begun before
         proposal = state.session.propose(state.committed, state.length, gamma, state.sampling, state.randomness)
+        if (proposal.lengths > gamma).any():
+            raise ValueError(
+                f"drafter {state.drafter.name!r} proposed {proposal.lengths.tolist()} tokens (row by row), more than "
+                f"the {gamma.tolist()} that were asked for."
+            )
     state.stopwatch.mark("draft")
-    return replace(proposal, gamma=gamma)
+    return replace(proposal, gamma=gamma, round=state.round)
 
 
 def target_forward(state, proposal) -> torch.Tensor:
@@ -192,6 +199,8 @@ def target_forward(state, proposal) -> torch.Tensor:
 
     p[:, i] is the target's distribution after the committed text and the first i drafts.
     """
+    _check_round(state, proposal)
+    state.memory.rewind(state.length - 1)  # nothing to do, unless this round was begun before
     last = state.committed.gather(1, state.length[:, None] - 1).to(proposal.tokens.device)  # [B, 1]
     tokens = torch.cat([last, proposal.tokens], dim=1)  # [B, gamma+1]
     count = torch.where(state.active, proposal.lengths + 1, 0)
@@ -208,6 +217,7 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
     Returns a Round for each row, None for those that had ended before. Raises FloatingPointError for NaN or
     infinite logits and ValueError for a draft with q(x) = 0; then the round is not committed.
     """
+    _check_round(state, proposal)
     state.stopwatch.mark("verify")
     drafts, accepted, next_token = _checked_transfer(state, proposal, p, verdict)
     recorded = record_round(state.record, proposal, p, verdict, state.active)
@@ -223,8 +233,8 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
                 **_outcome(drafts[row][:lengths], accepted[row], next_token[row], kept),
                 gamma_asked=state.gamma,
                 gamma_used=int(proposal.gamma[row]),
-                draft_forwards=proposal.forwards,
-                seconds={},
+                draft_forwards=min(proposal.forwards, lengths),
+                seconds=dict.fromkeys(PHASES, 0.0),
                 **recorded[row],
             )
         )
@@ -237,6 +247,13 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
     for round in filter(None, done):
         round.seconds = seconds
     return done
+
+
+def _check_round(state, proposal):
+    if proposal.round != state.round:
+        raise ValueError(
+            f"this proposal is of round {proposal.round}, and the next is round {state.round}: call draft(state)."
+        )
 
 
 # --- their details ------------------------------------------------------------------------------
@@ -318,15 +335,15 @@ def _append(state, done, reasons):
             end = length[row] + len(round.tokens)
             state.committed[row, length[row] : end] = torch.tensor(round.tokens)
             length[row] = end
-    state.history.append(done)
     state.length, state.round = length, state.round + 1
+    state.history.append(done)
     for row, reason in enumerate(reasons):
         _finish(state, row, reason)
 
 
 def _finish(state, row, reason):
     """Note why a row ended: the first that holds of eos, stop, length, context."""
-    if reason is None and state.length[row] - state.prompt_length[row] >= state.max_new_tokens:
+    if reason is None and int(state.length[row] - state.prompt_length[row]) >= state.max_new_tokens:
         reason = "length"
     if reason is None and state.length[row] >= state.target.context:
         reason = "context"
@@ -381,8 +398,11 @@ def _text(state, tokens) -> str:
 
 def _prompts(target, prompt) -> tuple[list[list[int]], bool]:
     """Text, ids, or a list of either -> (a list of id lists, whether it was a single prompt)."""
-    if not isinstance(prompt, str) and not (hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")):
-        raise ValueError(f"prompt={prompt!r}: must be text, token ids, or a list of either.")
+    sequence = hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")
+    if not sequence or isinstance(prompt, (bytes, bytearray)) or hasattr(prompt, "keys"):
+        raise ValueError(
+            f"prompt={prompt!r}: must be text, token ids, or a list of either (of a tokenizer's output its input_ids)."
+        )
     single = isinstance(prompt, str) or (len(prompt) > 0 and not hasattr(prompt[0], "__len__"))
     single = single or getattr(prompt, "ndim", 2) == 1
     prompts = [prompt] if single else list(prompt)
@@ -395,9 +415,10 @@ def _encode(target, prompt, name) -> list[int]:
     if isinstance(prompt, str):
         if target.tokenizer is None:
             raise ValueError(f"{name}={prompt!r} is text, but {target.name!r} has no tokenizer: give token ids.")
-        ids = target.tokenizer.encode(prompt)
+        ids = target.tokenizer.encode(encodable(prompt, name))
     else:
-        ids = _ids(prompt, target, name)
+        ids = prompt
+    ids = _ids(ids, target, name)
     if not ids:
         raise ValueError(f"{name}={prompt!r} is empty: the first token needs at least one token before it.")
     if len(ids) > target.context:
@@ -421,12 +442,23 @@ def _ids(ids, target, name) -> list[int]:
 
 
 def _stop(stop, target) -> list[bytes]:
-    stops = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
-    if any(not isinstance(text, str) or not text for text in stops):
+    stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, (list, tuple)) or any(not isinstance(text, str) or not text for text in stops):
         raise ValueError(f"stop={stop!r}: must be a string, or a list of strings, none of them empty.")
     if stops and target.tokenizer is None:
         raise ValueError(f"stop={stop!r}: {target.name!r} has no tokenizer, so it has no text to compare.")
-    return [text.encode() for text in stops]
+    return [encodable(text, "stop").encode() for text in stops]
+
+
+def _check_randomness(randomness, rows):
+    if not all(hasattr(randomness, method) for method in ("begin_round", "draw", "flip")):
+        raise ValueError(
+            f"randomness={randomness!r}: must be Seeded(…), Scripted(…), or a branch of Exhaustive (for branch in "
+            "Exhaustive(): … randomness=branch)."
+        )
+    batch = getattr(randomness, "batch", None)
+    if batch is not None and batch != rows:
+        raise ValueError(f"randomness is for {batch} rows, and prompt has {rows}: give as many prompts as it has rows.")
 
 
 def _right_padded(prompts, width) -> torch.Tensor:

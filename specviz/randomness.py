@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from specviz.arguments import integer
+
 STREAMS = ("draft", "coin", "next")
 
 
@@ -58,6 +60,7 @@ class _Uniform:
     """Draws and flips decided by uniforms that a subclass supplies."""
 
     round = 0
+    batch: int | None = None  # the number of rows that can be decoded; None if any
 
     def begin_round(self, round: int) -> None:
         self.round = round
@@ -103,27 +106,29 @@ def splitmix64(seed, n):
 
 
 class Seeded(_Uniform):
-    """Reproducible uniforms, u = hash(seed, row, round, stream, slot): counters, no hidden state.
+    """Reproducible uniforms, u = hash(seed, row, round, stream, slot): counters, not a generator that is used up.
 
     rows are the row numbers that are hashed, 0 .. B-1 by default, so that row r of a batch run alone is
     Seeded(seed, rows=[r]). Every row, round, stream and slot has a uniform of its own: what one row draws
     never depends on its batch mates, on the device, or on the version of a library.
 
+    It remembers the number of the current round alone, so give each decoding one of its own.
+
     Raises ValueError for a seed that is not an integer in [0, 2**64) or for bad rows.
     """
 
     def __init__(self, seed: int, rows=None):
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
-            raise ValueError(f"seed={seed!r}: must be an integer in [0, 2**64).")
-        self.seed = int(seed)
-        self.rows = None if rows is None else [int(row) for row in rows]
-        if self.rows is not None and any(row < 0 for row in self.rows):
-            raise ValueError(f"rows={rows!r}: row numbers must be >= 0.")
+        self.seed = integer(seed, "seed", 0, " and < 2**64")
+        if self.seed >= 2**64:
+            raise ValueError(f"seed={seed!r}: must be an integer >= 0 and < 2**64.")
+        try:
+            self.rows = None if rows is None else [integer(row, "rows: a row number", 0) for row in rows]
+        except TypeError:
+            raise ValueError(f"rows={rows!r}: must be a list of row numbers.") from None
+        self.batch = None if self.rows is None else len(self.rows)
 
     def _uniforms(self, stream, slots, batch):
         rows = range(batch) if self.rows is None else self.rows
-        if len(rows) != batch:
-            raise ValueError(f"Seeded(rows={self.rows}) names {len(rows)} rows, but {batch} are decoded.")
         # Nested streams: each field picks one output of the generator that the fields before it seeded.
         h = splitmix64(self.seed, np.array(rows, np.uint64))
         h = splitmix64(splitmix64(h, self.round), STREAMS.index(stream))
@@ -132,6 +137,14 @@ class Seeded(_Uniform):
 
 
 # --- Scripted -----------------------------------------------------------------------------------
+
+
+def _is_slot(key) -> bool:
+    if not (isinstance(key, tuple) and len(key) == 4 and key[2] in STREAMS):
+        return False
+    row, round, stream, slot = key
+    whole = all(isinstance(number, int) and number >= 0 for number in (row, round, slot))
+    return whole and (stream != "next" or slot == 0)
 
 
 class Scripted(_Uniform):
@@ -146,11 +159,17 @@ class Scripted(_Uniform):
 
     def __init__(self, uniforms: dict, base: _Uniform | None = None):
         for key, u in uniforms.items():
-            if not (isinstance(key, tuple) and len(key) == 4 and key[2] in STREAMS):
-                raise ValueError(f"uniforms key {key!r}: must be (row, round, stream, slot) with stream in {STREAMS}.")
-            if not 0 <= u < 1:
-                raise ValueError(f"uniforms[{key!r}] = {u!r}: must lie in [0, 1).")
+            if not _is_slot(key):
+                raise ValueError(
+                    f"uniforms key {key!r}: must be (row, round, stream, slot), integers from 0 and a stream out of "
+                    f'{STREAMS} ("next" has slot 0 alone).'
+                )
+            if not isinstance(u, (int, float)) or not 0 <= u < 1:
+                raise ValueError(f"uniforms[{key!r}] = {u!r}: must be a number in [0, 1).")
+        if base is not None and not isinstance(base, _Uniform):
+            raise ValueError(f"base={base!r}: must be a Seeded or another Scripted.")
         self.uniforms, self.base = dict(uniforms), base
+        self.batch = None if base is None else base.batch
 
     @classmethod
     def from_trace(cls, trace) -> Scripted:
@@ -221,6 +240,10 @@ class Branch:
     def rows(self) -> int:
         return len(self.paths)
 
+    @property
+    def batch(self) -> int:
+        return self.rows
+
     def begin_round(self, round: int) -> None:
         pass
 
@@ -238,8 +261,6 @@ class Branch:
         return Flipped(accepted.to(prob.device), torch.full(prob.shape, math.nan, dtype=torch.float64))
 
     def _choose(self, weights, active):
-        if len(weights) != self.rows:
-            raise ValueError(f"Exhaustive: this branch has {self.rows} rows; decode [prompt] * branch.rows with it.")
         chosen = torch.zeros(self.rows, dtype=torch.long)
         for row, path in enumerate(self.paths):
             if active is not None and not active[row]:
@@ -269,9 +290,7 @@ class Exhaustive:
     """
 
     def __init__(self, rows: int = 1):
-        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-            raise ValueError(f"rows={rows!r}: must be an integer >= 1 (branches decoded at once).")
-        self.rows = rows
+        self.rows = integer(rows, "rows", 1, " (branches decoded at once)")
 
     def __iter__(self):
         stack = [[]]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from specviz.arguments import integer
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -26,10 +28,9 @@ class SamplingParams:
     def __post_init__(self):
         if not _is_number(self.temperature) or not math.isfinite(self.temperature) or self.temperature < 0:
             raise ValueError(f"temperature={self.temperature!r}: must be a finite number >= 0 (0 is greedy).")
-        if self.top_k is not None and (
-            isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1
-        ):
-            raise ValueError(f"top_k={self.top_k!r}: must be an integer >= 1, or None to keep all tokens.")
+        if self.top_k is not None:
+            top_k = integer(self.top_k, "top_k", 1, ", or None to keep all tokens")
+            object.__setattr__(self, "top_k", top_k)  # frozen, but still under construction
         if self.top_p is not None and (not _is_number(self.top_p) or not 0 < self.top_p <= 1):
             raise ValueError(f"top_p={self.top_p!r}: must lie in (0, 1], or be None to keep all tokens.")
 
@@ -44,7 +45,8 @@ class SamplingParams:
         if self.temperature == 0:
             probs = _one_hot(logits, top)
         else:
-            logits = logits / self.temperature
+            # The shift changes no probability, and keeps a tiny temperature from overflowing.
+            logits = (logits - top) / max(self.temperature, torch.finfo(logits.dtype).tiny)
             if self.top_k is not None and self.top_k < logits.shape[-1]:
                 logits = _keep_top_k(logits, self.top_k)
             if self.top_p is not None and self.top_p < 1:

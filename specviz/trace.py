@@ -8,6 +8,7 @@ import math
 from dataclasses import asdict, dataclass, field
 
 VERSION = 1
+PHASES = ("draft", "target", "verify", "commit")
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Round:
     gamma_asked: int
     gamma_used: int  # after the clamp to what is left of max_new_tokens and of the context
     seconds: dict[str, float]  # draft, target, verify, commit; of the whole batch
-    draft_forwards: int = 0
+    draft_forwards: int = 0  # that this row needed
     q: list[Masses] | None = None  # [L]
     p: list[Masses] | None = None  # [L+1]
     residual: list[Masses] | None = None  # [L]
@@ -122,9 +123,7 @@ class Trace:
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds by phase: prefill (the target's pass over the prompt), draft, target, verify, commit."""
-        phases = {
-            phase: sum(r.seconds[phase] for r in self.rounds) for phase in ("draft", "target", "verify", "commit")
-        }
+        phases = {phase: sum(r.seconds[phase] for r in self.rounds) for phase in PHASES}
         return {"prefill": self.prefill_seconds, **phases}
 
     def to_json(self) -> str:
@@ -138,16 +137,16 @@ class Trace:
         """The inverse of to_json. Raises ValueError for other JSON and for another version."""
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"this is not the JSON of a trace: {error}.") from error
         version = data.get("version") if isinstance(data, dict) else None
-        if version != VERSION:
+        if type(version) is not int or version != VERSION:
             raise ValueError(f"trace version {version!r}: this specviz reads version {VERSION}; decode anew.")
         try:
             data["rounds"] = [_round(fields) for fields in data["rounds"]]
             data["pieces"] = {int(i): base64.b64decode(piece) for i, piece in data["pieces"].items()}
             return cls(**data)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"this is not the JSON of a complete trace: {error!r}.") from error
 
 

@@ -1,17 +1,18 @@
 """The loop: stopping, clamping, prompts, stepping, interruption, and errors before any forward."""
 
-import inspect
+import random
 
 import numpy as np
 import pytest
 import torch
 from tiny import hub_model, language_model
 
-from specviz import SamplingParams, Scripted, Seeded, TableModel, Trace, autoregress, rounds, speculate
+from specviz import Exhaustive, SamplingParams, Scripted, Seeded, TableModel, Trace, autoregress, rounds, speculate
 from specviz.decoding import commit, draft, start, target_forward
 from specviz.drafters.model import ModelDrafter
 from specviz.drafters.protocol import Proposal
 from specviz.models.causal import CausalLM
+from specviz.models.table import TableMemory
 from specviz.verification import verify
 
 GREEDY = SamplingParams(temperature=0)
@@ -174,6 +175,23 @@ def test_stepping_equals_rounds_equals_speculate():
         assert a == b == [without_times(round) for round in traces[row].rounds]
 
 
+def test_a_step_can_be_taken_again_and_not_out_of_turn():
+    """Cells of a notebook are run twice: the same draft and the same p come out, and nothing is committed twice."""
+    for target, drafter in (pair(), [language_model("llama", seed, vocab_size=8) for seed in (1, 2)]):
+        state = start(target, drafter, [[0, 1], [2]], gamma=3, max_new_tokens=12, seed=6)
+        first = draft(state)
+        proposal = draft(state)
+        assert torch.equal(first.tokens, proposal.tokens) and torch.allclose(first.q, proposal.q, atol=1e-12)
+        p = target_forward(state, proposal)
+        torch.testing.assert_close(target_forward(state, proposal), p, atol=1e-12, rtol=0)
+        verdict = verify(proposal.tokens, proposal.q, p, state.randomness, proposal.lengths)
+        commit(state, proposal, p, verdict)
+        with pytest.raises(ValueError, match="of round 0, and the next is round 1: call draft"):
+            commit(state, proposal, p, verdict)
+        with pytest.raises(ValueError, match="of round 0, and the next is round 1: call draft"):
+            target_forward(state, proposal)
+
+
 def test_a_changed_coin_forks_the_text_and_keeps_what_came_before():
     target, drafter = pair()
     trace = speculate(target, drafter, [0], gamma=3, max_new_tokens=30, seed=1)
@@ -234,6 +252,23 @@ def test_keyboard_interrupt_keeps_what_was_committed():
         assert trace.tokens == complete.tokens[: len(trace.tokens)]
 
 
+def test_an_interrupt_in_the_middle_of_a_commit_leaves_a_whole_trace(monkeypatch):
+    target, drafter = pair()
+    whole = speculate(target, drafter, [0], max_new_tokens=30, seed=0)
+    rewind, calls = TableMemory.rewind, []
+
+    def interrupted(self, length):
+        calls.append(length)
+        if len(calls) == 9:  # between the third round's text and its end
+            raise KeyboardInterrupt
+        rewind(self, length)
+
+    monkeypatch.setattr(TableMemory, "rewind", interrupted)
+    trace = speculate(target, drafter, [0], max_new_tokens=30, seed=0)
+    assert trace.finish_reason == "interrupted" and 1 <= len(trace.rounds) <= 3
+    assert trace.tokens == whole.tokens[: len(trace.tokens)] and set(trace.seconds) and trace.to_json()
+
+
 # --- bad input: one clear error, before any forward ---------------------------------------------
 
 
@@ -263,6 +298,15 @@ BAD = [
     (dict(sampling=0.7), r"sampling=0.7: must be a SamplingParams"),
     (dict(seed=1, randomness=Seeded(1)), r"give one of the two"),
     (dict(seed=-1), r"seed=-1"),
+    (dict(randomness=42), r"randomness=42: must be Seeded"),
+    (dict(randomness=Exhaustive()), r"for branch in Exhaustive\(\): … randomness=branch"),
+    (dict(randomness=Seeded(0, rows=[0, 1])), r"randomness is for 2 rows, and prompt has 1"),
+    (dict(prompt=b"abc"), r"prompt=b'abc': must be text"),
+    (dict(prompt={"input_ids": [0]}), r"of a tokenizer's output its input_ids"),
+    (dict(prompt="\ud800"), r"holds half a character"),
+    (dict(stop="\ud800"), r"stop=.* holds half a character"),
+    (dict(stop=3), r"stop=3: must be"),
+    (dict(eos=1.5), r"eos=\[1.5\]: must be token ids"),
     (dict(record="some"), r"record='some'"),
     (dict(eos=(9,)), r"eos: ids \[9\] are outside"),
     (dict(stop=""), r"stop='': must be"),
@@ -281,6 +325,34 @@ def test_bad_input_is_refused_before_any_forward(settings, message):
     if "gamma" not in settings:
         with pytest.raises(ValueError, match=message):
             autoregress(model, **settings)
+
+
+@pytest.mark.parametrize("drafter", ["tales", object(), 5])
+def test_what_cannot_draft_is_refused(drafter):
+    with pytest.raises(ValueError, match="drafter=.*must be a drafter .* or a language model"):
+        speculate(NoForward.random(8, 1), drafter, [0])
+
+
+def test_a_drafter_that_proposes_too_many_tokens_is_an_error_that_names_it():
+    class Eager(ModelDrafter):
+        def start(self, *args):
+            session = super().start(*args)
+            propose = session.propose
+            session.propose = lambda committed, length, gamma, *rest: propose(committed, length, gamma + 1, *rest)
+            return session
+
+    target, drafter = pair()
+    drafter.name = "eager"
+    with pytest.raises(ValueError, match=r"drafter 'eager' proposed \[5\] tokens .* more than the \[4\]"):
+        speculate(target, Eager(drafter), [0], gamma=4, max_new_tokens=20)
+
+
+def test_as_long_as_the_context_allows():
+    """Memory is taken for what the context admits, not for what was asked."""
+    target, drafter = pair()
+    trace = speculate(target, drafter, [0], gamma=10**12, max_new_tokens=10**20, seed=0)
+    assert trace.finish_reason == "context" and len(trace.tokens) == 63
+    assert speculate(target, drafter, [0], gamma=np.int64(2), max_new_tokens=np.int64(5), seed=0).tokens
 
 
 def test_text_needs_a_tokenizer():
@@ -393,20 +465,16 @@ def test_half_precision_models_are_sampled_in_float32():
     assert len(speculate(target, drafter, [1, 2], gamma=2, max_new_tokens=10, seed=0).tokens) == 10
 
 
-def test_gradients_and_training_mode_are_left_alone():
-    model = hub_model("llama", 0, vocab_size=12)
-    target = CausalLM(model)
-    trace = speculate(target, target, [1], gamma=2, max_new_tokens=6, seed=0, record="full")
-    assert trace.tokens and all(parameter.grad is None for parameter in model.parameters())
+def test_models_are_put_into_evaluation_mode():
+    model = hub_model("llama", 0, vocab_size=12).train()
+    CausalLM(model)
+    assert not model.training
 
 
-def test_no_random_function_is_called():
+def test_no_generator_is_touched():
     """Randomness is an argument: nothing in the decoder may draw by itself."""
-    import specviz.decoding
-    import specviz.drafters.model
-    import specviz.recording
-    import specviz.verification
-
-    for module in (specviz.decoding, specviz.drafters.model, specviz.recording, specviz.verification):
-        source = inspect.getsource(module)
-        assert "multinomial" not in source and "torch.rand" not in source and "np.random" not in source
+    target, drafter = (language_model("llama", seed, vocab_size=12) for seed in (1, 2))
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    speculate(target, drafter, [[1], [2]], gamma=2, max_new_tokens=20, seed=0)
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]

@@ -113,16 +113,17 @@ def test_speculative_law_of_eight_tokens_by_merging():
     target, drafter = random_pair(2)
     law = exact_law(target, drafter, [0], merge=True, gamma=3, max_new_tokens=8)
     assert largest_difference(law, plain_law(target, [0], 8)) < 1e-12
-    # The same events, from the first round and from the one that follows its full acceptance.
-    _, found = walk(target, drafter, [0], 3, 4, {}, ())
-    (after,) = {first_round(target, drafter, [0, *text], 4).gamma_used for text in ([0] * 4, [1] * 4)}
-    assert {EACH, BONUS} <= found and after == 3
-    covered[3] |= found | {AGAIN}
 
 
-def first_round(target, drafter, prompt, max_new_tokens):
-    trace = speculate(target, drafter, prompt, gamma=3, max_new_tokens=max_new_tokens, seed=0, on_round=lambda _: True)
-    return trace.rounds[0]
+def test_live_memories_through_a_full_acceptance_and_a_full_round_after_it():
+    """γ = 3 and 8 tokens by full replay: after a 1 both models are certain, which keeps the branches few."""
+    p = np.array([[0.5, 0.5], [1.0, 0.0], [0.3, 0.7]])
+    q = np.array([[0.7, 0.3], [1.0, 0.0], [0.6, 0.4]])
+    target, drafter = TableModel.from_probabilities(p), TableModel.from_probabilities(q)
+    law, found = walk(target, drafter, [0], 3, 8, {}, ())
+    assert largest_difference(law, plain_law(target, [0], 8)) < 1e-12
+    assert found == ALL
+    covered[3] |= found
 
 
 def test_merging_gives_the_same_law_as_full_replay():
@@ -131,6 +132,14 @@ def test_merging_gives_the_same_law_as_full_replay():
         settings = dict(gamma=2, max_new_tokens=4, eos=eos)
         merged = exact_law(target, drafter, [0, 1], merge=True, **settings)
         assert largest_difference(merged, exact_law(target, drafter, [0, 1], **settings)) < 1e-14
+
+
+def test_merging_refuses_what_it_would_get_wrong():
+    target, drafter = TableModel.random(2, 1, symbols="ab"), TableModel.random(2, 1, symbols="ab")
+    with pytest.raises(ValueError, match="no stop= and no on_round="):
+        exact_law(target, drafter, "a", merge=True, stop="ab", gamma=1, max_new_tokens=4)
+    by_text, by_ids = (exact_law(target, drafter, p, merge=True, gamma=1, max_new_tokens=3) for p in ("ab", [0, 1]))
+    assert by_text == by_ids
 
 
 @pytest.mark.parametrize("sampling", [{}, dict(temperature=0.5, top_k=2), dict(temperature=0)], ids=str)

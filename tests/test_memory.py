@@ -5,10 +5,28 @@ import functools
 import pytest
 import torch
 from tiny import fresh_logits, hub_model, language_model, processed
-from transformers import GemmaConfig, GemmaForCausalLM, MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GemmaConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    LlamaModel,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    OPTConfig,
+    PhiConfig,
+    Qwen3Config,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from specviz import CausalLM, SamplingParams, TableModel, autoregress, rounds, speculate
 from specviz.decoding import commit, draft, start, target_forward
+from specviz.models import causal
+from specviz.models.memory import CausalMemory
 from specviz.verification import verify
 
 FAMILIES = ["llama", "gpt2", "qwen2"]
@@ -219,11 +237,89 @@ def test_logits_that_are_treated_after_the_head_are_treated_here_too():
     assert memory.feed(torch.tensor([[1, 2, 3]])).abs().max() <= 1
 
 
-def test_more_families_pass_the_check_at_load():
-    gemma = GemmaForCausalLM(GemmaConfig(**SHAPE, head_dim=8)).double()
-    mistral = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=None)).double()
-    for model in (gemma, mistral):
-        assert CausalLM(model).vocab_size == 12
+def loaded(config, dtype=torch.float64, **settings):
+    """A tiny random model of a configuration as a CausalLM, its head scaled so that mistakes show."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, **settings).to(dtype)
+    model.get_output_embeddings().weight.data.mul_(20)
+    return CausalLM(model)
+
+
+def worst_recorded_p(target):
+    """Largest difference between a recorded p and a fresh forward's, over ragged rows."""
+    worst = 0.0
+    for trace in speculate(target, target, [[1, 2, 3], [4]], gamma=3, max_new_tokens=14, seed=0, record="full"):
+        text = list(trace.prompt_tokens)
+        for round in trace.rounds:
+            for i, p in enumerate(round.p):
+                expected = fresh(target, text + round.draft_tokens[:i], SamplingParams())
+                worst = max(worst, (torch.tensor(p.mass, dtype=torch.float64) - expected).abs().max().item())
+            text += round.tokens
+    return worst
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GemmaConfig(**SHAPE, head_dim=8),
+        MistralConfig(**SHAPE, sliding_window=None),
+        Qwen3Config(**SHAPE, head_dim=8),
+        PhiConfig(**{**SHAPE, "num_key_value_heads": 2}),
+        GPTNeoXConfig(**{k: v for k, v in SHAPE.items() if k != "num_key_value_heads"}),
+        OPTConfig(vocab_size=12, hidden_size=16, ffn_dim=32, num_hidden_layers=2, num_attention_heads=2,
+                  word_embed_proj_dim=16, max_position_embeddings=64, bos_token_id=None, eos_token_id=None),
+    ],
+    ids=lambda config: config.model_type,
+)  # fmt: skip
+def test_more_families_equal_fresh_forwards(config):
+    assert worst_recorded_p(loaded(config)) < 1e-9
+
+
+def test_attention_that_adds_its_mask_is_given_numbers():
+    """Eager attention would take a boolean mask for +1 and 0. (Its softmax is always float32.)"""
+    eager = loaded(LlamaConfig(**SHAPE), attn_implementation="eager")
+    assert worst_recorded_p(eager) < 1e-6
+    capped = loaded(Gemma2Config(**SHAPE, head_dim=8, sliding_window=64), attn_implementation="eager")
+    assert worst_recorded_p(capped) < 1e-6
+
+
+def test_the_check_is_as_strict_in_half_precision():
+    class Uncausal(CausalMemory):
+        def feed(self, tokens, count=None):
+            self.keys = torch.zeros_like(self.keys)  # nothing is hidden from anybody
+            return super().feed(tokens, count)
+
+    for dtype in (torch.bfloat16, torch.float32):
+        loaded(LlamaConfig(**SHAPE), dtype)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(causal, "CausalMemory", Uncausal)
+            with pytest.raises(ValueError, match="differ from a fresh forward's"):
+                loaded(LlamaConfig(**SHAPE), dtype)
+
+
+def test_rotary_angles_that_depend_on_the_longest_position_limit_the_context():
+    rope = dict(rope_type="longrope", rope_theta=1e4, short_factor=[1.0] * 4, long_factor=[4.0] * 4,
+                original_max_position_embeddings=16, factor=4.0)  # fmt: skip
+    target = loaded(LlamaConfig(**SHAPE, rope_parameters=rope))
+    assert target.context == 16
+    assert worst_recorded_p(target) < 1e-9
+
+
+def test_other_kinds_of_models_are_refused_with_the_reason():
+    with pytest.raises(ValueError, match="encoder-decoder"):
+        CausalLM(
+            T5ForConditionalGeneration(T5Config(vocab_size=12, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2))
+        )
+    with pytest.raises(ValueError, match="no language-modelling head"):
+        CausalLM(LlamaModel(LlamaConfig(**SHAPE)))
+    model = hub_model("gpt2", 0, vocab_size=12)
+    with pytest.raises(ValueError, match="context=100: this gpt2 is the same model up to 64 positions"):
+        CausalLM(model, context=100)
+    with pytest.raises(ValueError, match="context=-5: must be an integer"):
+        CausalLM(model, context=-5)
+    with pytest.raises(ValueError, match=r"eos=\[99\]: ids must lie in 0 .. 11"):
+        CausalLM(model, eos=[99])
+    assert CausalLM(model, eos=3).eos == {3}
 
 
 @pytest.mark.parametrize("kind", ["table", "llama"])

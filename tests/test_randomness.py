@@ -64,15 +64,14 @@ def test_a_row_does_not_depend_on_its_mates():
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, True, "7", None])
 def test_bad_seeds_are_refused(seed):
-    with pytest.raises(ValueError, match=r"seed=.*must be an integer in \[0, 2\*\*64\)"):
+    with pytest.raises(ValueError, match=r"seed=.*must be an integer >= 0 and < 2\*\*64"):
         Seeded(seed)
 
 
-def test_rows_must_match_the_batch():
-    with pytest.raises(ValueError, match="names 2 rows, but 3"):
-        uniforms(0, 3, 0, "coin", 1, rows=[0, 1])
-    with pytest.raises(ValueError, match="row numbers must be >= 0"):
-        Seeded(0, rows=[-1])
+def test_bad_row_numbers_are_refused():
+    for rows in ([-1], [1.7], 5):
+        with pytest.raises(ValueError, match="rows"):
+            Seeded(0, rows=rows)
 
 
 # --- drawing ------------------------------------------------------------------------------------
@@ -153,7 +152,17 @@ def test_scripted_without_base_names_what_is_missing():
         script.draw(torch.tensor([[0.5, 0.5]]), "next")
 
 
-@pytest.mark.parametrize("uniforms", [{(0, 0, "coin"): 0.5}, {(0, 0, "dice", 0): 0.5}, {(0, 0, "coin", 0): 1.0}])
+@pytest.mark.parametrize(
+    "uniforms",
+    [
+        {(0, 0, "coin"): 0.5},
+        {(0, 0, "dice", 0): 0.5},
+        {(0, -1, "coin", 0): 0.5},
+        {(0, 0, "next", 3): 0.5},
+        {(0, 0, "coin", 0): 1.0},
+        {(0, 0, "coin", 0): "x"},
+    ],
+)
 def test_malformed_scripts_are_refused(uniforms):
     with pytest.raises(ValueError, match="uniforms"):
         Scripted(uniforms)
@@ -191,9 +200,6 @@ def test_exhaustive_does_not_branch_on_certain_stops_or_inactive_rows():
 def test_exhaustive_refuses_misuse():
     with pytest.raises(ValueError, match="rows=0"):
         Exhaustive(rows=0)
-    with pytest.raises(ValueError, match=r"\[prompt\] \* branch.rows"):
-        for branch in Exhaustive():
-            branch.draw(torch.ones(2, 3, dtype=torch.float64))
     with pytest.raises(RuntimeError, match="was not decoded"):
         for number, branch in enumerate(Exhaustive()):
             if number == 0:

@@ -81,6 +81,12 @@ def test_bad_rows_come_out_as_nan_and_good_rows_stay(temperature, bad):
         assert probs[0].isnan().all() and probs[1].isfinite().all()
 
 
+def test_a_tiny_temperature_is_nearly_greedy_and_does_not_overflow():
+    logits = torch.tensor([3.0, 1.0, -50.0])
+    assert SamplingParams(1e-38).probabilities(logits).tolist() == [1, 0, 0]
+    assert SamplingParams(5e-324).probabilities(logits.double()).tolist() == [1, 0, 0]
+
+
 def test_half_precision_logits_become_float32_probabilities():
     assert SamplingParams().probabilities(torch.zeros(4, dtype=torch.bfloat16)).dtype == torch.float32
 

@@ -38,6 +38,9 @@ def test_pieces_survive_as_bytes():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('{"version": 1.0}', "trace version 1.0"),
+        ('{"version": true}', "trace version True"),
+        (None, "not the JSON of a trace"),
         ('{"version": 0}', "trace version 0: this specviz reads version 1"),
         ("{}", "trace version None"),
         ("[1, 2]", "trace version None"),

@@ -31,8 +31,8 @@ class ModelDrafter:
                 "p and q must be over the same vocabulary."
             )
         try:
-            torch.zeros(1, device=model.device).to(target.device)
-        except (RuntimeError, NotImplementedError) as error:
+            torch.zeros(1, dtype=model.dtype, device=model.device).to(target.device)
+        except (RuntimeError, NotImplementedError, TypeError) as error:
             raise ValueError(
                 f"drafter {model.name!r} is on device {model.device}, and its results cannot be moved to the target's "
                 f"device {target.device} ({error}); load it on {target.device}."
@@ -69,6 +69,10 @@ class ModelSession:
             ended = drafting & torch.isin(tokens[:, i], self.eos)
             lengths = torch.where(ended, i + 1, lengths)
             q.append(q_i)
+            if device.type == "cpu" and not (i + 1 < lengths).any():
+                break  # elsewhere, asking would cost more than the forwards that it saves
+        n = len(q)
+        tokens, u = tokens[:, :n], u[:, :n]
         q = torch.stack(q, 1) if q else torch.zeros(rows, 0, model.vocab_size, dtype=torch.float32, device=device)
         return Proposal(tokens, q, lengths.cpu(), u, forwards=forwards)
 
@@ -85,5 +89,12 @@ class ModelSession:
 
 
 def as_drafter(drafter):
-    """A LanguageModel is wrapped in ModelDrafter; drafters (and None) pass."""
-    return drafter if drafter is None or hasattr(drafter, "fit") else ModelDrafter(drafter)
+    """A LanguageModel is wrapped in ModelDrafter; drafters (and None) pass. ValueError for anything else."""
+    if drafter is None or (hasattr(drafter, "fit") and hasattr(drafter, "start")):
+        return drafter
+    if hasattr(drafter, "vocab_size") and hasattr(drafter, "context"):
+        return ModelDrafter(drafter)
+    raise ValueError(
+        f"drafter={drafter!r}: must be a drafter (with name, fit and start) or a language model, such as "
+        "CausalLM(model, tokenizer); load_pair gives one by name."
+    )

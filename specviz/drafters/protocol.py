@@ -16,8 +16,9 @@ class Proposal:
     q: torch.Tensor  # [B, gamma, V]: the very distributions that the tokens were drawn from
     lengths: torch.Tensor  # [B] int64, on the CPU: tokens drafted; what lies beyond is padding
     u: torch.Tensor  # [B, gamma] float64, on the CPU: the uniforms that drew them, NaN where none did
-    gamma: torch.Tensor | None = None  # [B] int64: what was asked for, set by the decoder
     forwards: int = 0  # forward passes of a draft model
+    gamma: torch.Tensor | None = None  # [B] int64: what was asked for; set by the decoder, as is round
+    round: int | None = None
 
 
 class DraftSession(Protocol):
@@ -32,6 +33,9 @@ class DraftSession(Protocol):
 
 class Drafter(Protocol):
     name: str
+
+    def fit(self, target) -> None:
+        """Raise ValueError, with the reason, unless this drafter can draft for target."""
 
     def start(self, prompts, capacity, eos, target_memory) -> DraftSession:
         """A session for these prompts, for texts of up to capacity tokens that end at an id in eos."""

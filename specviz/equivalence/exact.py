@@ -20,12 +20,17 @@ def exact_law(target, drafter, prompt, *, merge=False, rows=128, **settings) -> 
     rows: branches decoded at once, as rows of one batch.
     """
     law = defaultdict(float)
+    if merge and {"stop", "on_round"} & set(settings):
+        raise ValueError(
+            "merge=True decodes each round as a text of its own: no stop= and no on_round= there; use merge=False."
+        )
     if not merge:
         for tokens, _, weight in _branches(target, drafter, prompt, rows, settings):
             law[tokens] += weight
         return dict(law)
 
-    max_new_tokens = settings.pop("max_new_tokens")
+    prompt = target.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    max_new_tokens = settings.pop("max_new_tokens", 64)
     unfinished = {(): 1.0}
     while unfinished:
         text = min(unfinished, key=len)  # shortest first, so that every way to a text is merged before it goes on
@@ -42,7 +47,7 @@ def exact_law(target, drafter, prompt, *, merge=False, rows=128, **settings) -> 
 def _branches(target, drafter, prompt, rows, settings):
     """Yields (continuation, whether it ended, probability) for every branch."""
     for branch in Exhaustive(rows):
-        prompts = [list(prompt)] * branch.rows
+        prompts = [prompt] * branch.rows
         settings = {**settings, "randomness": branch, "record": "none"}
         if drafter is None:
             traces = autoregress(target, prompts, **settings)

@@ -38,13 +38,14 @@ class TapeLayer(StaticLayer):
 class CausalMemory(Tape):
     """Feeds a Hugging Face decoder with explicit positions and an explicit mask.
 
-    The mask is boolean and 4-D, key position <= query position: stale entries beyond a head lie at
-    positions that no query may see until they are overwritten.
+    The mask is 4-D, key position <= query position: stale entries beyond a head lie at positions that no query
+    may see until they are overwritten. It is boolean, but in the dtype given as additive for attention that
+    adds its mask to the scores ("eager" in transformers, which would take True for +1).
     """
 
-    def __init__(self, forward, layers, rows, capacity, context, device):
+    def __init__(self, forward, layers, rows, capacity, context, device, additive=None):
         super().__init__(rows, capacity)
-        self.forward, self.context, self.device = forward, context, device
+        self.forward, self.context, self.device, self.additive = forward, context, device, additive
         self.layers = [TapeLayer(max_cache_len=capacity) for _ in range(layers)]
         self.cache = Cache(layers=self.layers)
         self.keys = torch.arange(capacity, device=device)
@@ -56,6 +57,9 @@ class CausalMemory(Tape):
         for layer in self.layers:
             layer.positions = positions
         mask = self.keys <= positions[:, None, :, None]  # [B, 1, n, capacity]
+        if self.additive is not None:
+            hidden = torch.finfo(self.additive).min
+            mask = torch.zeros(mask.shape, dtype=self.additive, device=mask.device).masked_fill(~mask, hidden)
         logits = self.forward(
             cache=self.cache,
             input_ids=tokens.to(self.device),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cached_property
+
+from specviz.arguments import encodable
 
 
 class SymbolTokenizer:
     """One id for each character of symbols."""
 
     def __init__(self, symbols: str):
-        self.symbols = symbols
+        self.symbols = encodable(symbols, "symbols")
 
     def encode(self, text: str) -> list[int]:
         unknown = sorted(set(text) - set(self.symbols))
@@ -24,6 +27,7 @@ class SymbolTokenizer:
     def piece(self, token: int) -> bytes:
         return self.symbols[token].encode()
 
+    @cached_property
     def vocabulary(self) -> dict[str, int]:
         return {symbol: i for i, symbol in enumerate(self.symbols)}
 
@@ -57,6 +61,7 @@ class HubTokenizer:
             return bytes([int(byte[1], 16)])
         return entry.replace("\u2581", " ").encode()
 
+    @cached_property
     def vocabulary(self) -> dict[str, int]:
         return self.hub.get_vocab()
 
@@ -74,4 +79,4 @@ _BYTE_OF = _byte_of()
 
 def same_tokenizer(a, b) -> bool:
     """Whether two tokenizers give the same ids the same meaning; unknown (None) counts as the same."""
-    return a is None or b is None or a is b or a.vocabulary() == b.vocabulary()
+    return a is None or b is None or a is b or a.vocabulary == b.vocabulary

@@ -67,9 +67,9 @@ def load_model(path, device="auto", dtype=torch.float32, name=None):
     if quiet:
         logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         model, report = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, use_safetensors=True, output_loading_info=True
+            path, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     except Exception as error:
         remedy = "the folder is damaged; fetch it again" if folder.is_dir() else "check the id and the network"
