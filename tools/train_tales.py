@@ -217,14 +217,19 @@ def windows(ids, step, batch, seed, length=CONTEXT + 1):
 
 
 @torch.no_grad()
-def nats(model, ids, device, every=1):
-    """Mean loss in nats a token over consecutive windows of CONTEXT tokens (every n-th window)."""
+def nats(model, ids, device, every=1, least=None):
+    """Mean loss in nats a token, each predicted from at least `least` tokens before it (default CONTEXT // 2).
+
+    Windows of CONTEXT tokens overlap by `least`; of each only what is new counts. every=n takes every n-th.
+    """
+    least = CONTEXT // 2 if least is None else least
     total = count = 0
-    for start in range(0, len(ids) - 1, CONTEXT * every):
+    for start in range(0, len(ids) - 1 - least, (CONTEXT - least) * every):
         window = ids[start : start + CONTEXT + 1].to(device)[None]
-        logits = model(window[:, :-1]).logits.float()
-        total += F.cross_entropy(logits[0], window[0, 1:], reduction="sum").item()
-        count += window.shape[1] - 1
+        new = slice(0 if start == 0 else least, None)
+        logits = model(window[:, :-1]).logits[0, new].float()
+        total += F.cross_entropy(logits, window[0, 1:][new], reduction="sum").item()
+        count += len(logits)
     return total / count
 
 
@@ -377,6 +382,7 @@ def main():
     report = {
         "parameters": {name: model.num_parameters() for name, model in shipped.items()},
         "nats": {name: nats(model, held_out, torch.device("cpu")) for name, model in shipped.items()},
+        "nats_from_an_empty_context": nats(shipped["target"], held_out, torch.device("cpu"), least=0),
         "training_tokens": len(train_ids),
         "held_out_tokens": len(held_out),
         "target_steps": args.target_steps,
