@@ -1,4 +1,4 @@
-"""Checks that arguments of several modules share."""
+"""Arguments, checked: one clear error that names the argument, its value and the remedy."""
 
 from __future__ import annotations
 
@@ -25,3 +25,71 @@ def encodable(text: str, name: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"{name}={text!r} holds half a character ({error.reason}): remove it.") from None
     return text
+
+
+def as_prompts(target, prompt) -> tuple[list[list[int]], bool]:
+    """Text, ids, or a list of either -> (a list of id lists, whether it was a single prompt)."""
+    sequence = hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")
+    if not sequence or isinstance(prompt, (bytes, bytearray)) or hasattr(prompt, "keys"):
+        raise ValueError(
+            f"prompt={prompt!r}: must be text, token ids, or a list of either (of a tokenizer's output its input_ids)."
+        )
+    single = isinstance(prompt, str) or (len(prompt) > 0 and not hasattr(prompt[0], "__len__"))
+    single = single or getattr(prompt, "ndim", 2) == 1
+    prompts = [prompt] if single else list(prompt)
+    if not prompts:
+        raise ValueError("prompt=[] is empty: give text, token ids, or a list of either.")
+    return [_encode(target, p, "prompt" if single else f"prompt[{i}]") for i, p in enumerate(prompts)], single
+
+
+def _encode(target, prompt, name) -> list[int]:
+    if isinstance(prompt, str):
+        if target.tokenizer is None:
+            raise ValueError(f"{name}={prompt!r} is text, but {target.name!r} has no tokenizer: give token ids.")
+        ids = target.tokenizer.encode(encodable(prompt, name))
+    else:
+        ids = prompt
+    ids = as_ids(ids, target, name)
+    if not ids:
+        raise ValueError(f"{name}={prompt!r} is empty: the first token needs at least one token before it.")
+    if len(ids) > target.context:
+        raise ValueError(
+            f"{name} has {len(ids)} tokens, more than the context of {target.name!r} ({target.context}): shorten it."
+        )
+    return ids
+
+
+def as_ids(ids, target, name) -> list[int]:
+    """Token ids within target's vocabulary, as a list of ints."""
+    try:
+        ids = [operator.index(token) for token in ids]  # an id of 1.7 is an error, not a 1
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}={ids!r}: must be token ids (integers).") from error
+    outside = [token for token in ids if not 0 <= token < target.vocab_size]
+    if outside:
+        raise ValueError(
+            f"{name}: ids {outside} are outside the vocabulary of {target.name!r} (0 .. {target.vocab_size - 1})."
+        )
+    return ids
+
+
+def as_stops(stop, target) -> list[bytes]:
+    """Stop strings, as bytes."""
+    stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, (list, tuple)) or any(not isinstance(text, str) or not text for text in stops):
+        raise ValueError(f"stop={stop!r}: must be a string, or a list of strings, none of them empty.")
+    if stops and target.tokenizer is None:
+        raise ValueError(f"stop={stop!r}: {target.name!r} has no tokenizer, so it has no text to compare.")
+    return [encodable(text, "stop").encode() for text in stops]
+
+
+def check_randomness(randomness, rows):
+    """ValueError unless randomness can decide the draws and coins of that many rows."""
+    if not all(hasattr(randomness, method) for method in ("begin_round", "draw", "flip")):
+        raise ValueError(
+            f"randomness={randomness!r}: must be Seeded(…), Scripted(…), or a branch of Exhaustive (for branch in "
+            "Exhaustive(): … randomness=branch)."
+        )
+    batch = getattr(randomness, "batch", None)
+    if batch is not None and batch != rows:
+        raise ValueError(f"randomness is for {batch} rows, and prompt has {rows}: give as many prompts as it has rows.")

@@ -6,17 +6,16 @@ only compose these four (Leviathan et al. 2023, Algorithm 1).
 
 from __future__ import annotations
 
-import operator
 import secrets
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from specviz.arguments import encodable, integer
+from specviz.arguments import as_ids, as_prompts, as_stops, check_randomness, integer
 from specviz.drafters.model import as_drafter
 from specviz.drafters.protocol import Proposal
 from specviz.randomness import Seeded
-from specviz.recording import record_round
+from specviz.recording import build_trace, record_round
 from specviz.sampling import SamplingParams
 from specviz.timing import Stopwatch
 from specviz.trace import PHASES, Round, Trace
@@ -98,7 +97,7 @@ def _decode(state, on_round):
                 break
     except KeyboardInterrupt:
         pass
-    traces = [_trace(state, row) for row in range(len(state.prompts))]
+    traces = [build_trace(state, row) for row in range(len(state.prompts))]
     return traces[0] if state.single else traces
 
 
@@ -132,7 +131,7 @@ def start(
     Raises ValueError, before any forward pass, naming the argument, its value and the remedy.
     """
     drafter = as_drafter(drafter)
-    prompts, single = _prompts(target, prompt)
+    prompts, single = as_prompts(target, prompt)
     if drafter is None:
         gamma = 0
     else:
@@ -146,15 +145,15 @@ def start(
         raise ValueError(f"seed={seed!r} and randomness={randomness!r}: give one of the two.")
     if randomness is None:  # 53 bits survive a JSON reader that knows only doubles
         randomness = Seeded(secrets.randbits(53) if seed is None else seed)
-    _check_randomness(randomness, len(prompts))
+    check_randomness(randomness, len(prompts))
     if record not in ("top", "full", "none"):
         raise ValueError(f"record={record!r}: must be 'top', 'full' or 'none'.")
-    eos = target.eos if eos is None else _ids(eos if hasattr(eos, "__len__") else [eos], target, "eos")
+    eos = target.eos if eos is None else as_ids(eos if hasattr(eos, "__len__") else [eos], target, "eos")
 
     length = torch.tensor([len(ids) for ids in prompts])
     longest = min(int(length.max()) + max_new_tokens, target.context)  # what a row can grow to
     state = State(
-        target, drafter, gamma, max_new_tokens, sampling, randomness, frozenset(eos), _stop(stop, target), record,
+        target, drafter, gamma, max_new_tokens, sampling, randomness, frozenset(eos), as_stops(stop, target), record,
         single, prompts, _right_padded(prompts, longest), length, length.clone(),
         [None] * len(prompts), stopwatch=Stopwatch(target.device),
     )  # fmt: skip
@@ -348,117 +347,6 @@ def _finish(state, row, reason):
     if reason is None and state.length[row] >= state.target.context:
         reason = "context"
     state.finish[row] = reason
-
-
-def _trace(state, row) -> Trace:
-    rounds = [done[row] for done in state.history if done[row] is not None]
-    tokens = [token for round in rounds for token in round.tokens]
-    prompt, tokenizer, randomness = state.prompts[row], state.target.tokenizer, state.randomness
-    seeded = isinstance(randomness, Seeded)
-    occurring = {*prompt, *tokens, *state.eos}.union(*(_ids_of(round) for round in rounds))
-    return Trace(
-        prompt_tokens=prompt,
-        tokens=tokens,
-        prompt=None if tokenizer is None else tokenizer.decode(prompt),
-        text=None if tokenizer is None else _text(state, tokens),
-        finish_reason=state.finish[row] or "interrupted",
-        rounds=rounds,
-        target=state.target.name,
-        drafter=getattr(state.drafter, "name", None),
-        gamma=state.gamma,
-        max_new_tokens=state.max_new_tokens,
-        sampling=asdict(state.sampling),
-        eos=sorted(state.eos),
-        seed=randomness.seed if seeded else None,
-        row=randomness.rows[row] if seeded and randomness.rows else row,
-        device=str(state.target.device),
-        dtype=str(state.target.dtype).removeprefix("torch."),
-        prefill_seconds=state.prefill_seconds,
-        pieces={} if tokenizer is None else {i: tokenizer.piece(i) for i in sorted(occurring)},
-    )
-
-
-def _ids_of(round) -> set[int]:
-    masses = [] if round.p is None else [*round.p, *round.q, *round.residual]
-    following = [*(round.next_if_rejected or []), round.next_if_all_accepted]
-    ids = {*round.draft_tokens, round.next_token, *following}.union(*(m.ids for m in masses))
-    return ids - {None}
-
-
-def _text(state, tokens) -> str:
-    if tokens and tokens[-1] in state.eos:
-        tokens = tokens[:-1]
-    text = state.target.tokenizer.decode(tokens)
-    ends = [at for stop in state.stop if (at := text.find(stop.decode())) >= 0]
-    return text[: min(ends)] if ends else text
-
-
-# --- arguments ----------------------------------------------------------------------------------
-
-
-def _prompts(target, prompt) -> tuple[list[list[int]], bool]:
-    """Text, ids, or a list of either -> (a list of id lists, whether it was a single prompt)."""
-    sequence = hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")
-    if not sequence or isinstance(prompt, (bytes, bytearray)) or hasattr(prompt, "keys"):
-        raise ValueError(
-            f"prompt={prompt!r}: must be text, token ids, or a list of either (of a tokenizer's output its input_ids)."
-        )
-    single = isinstance(prompt, str) or (len(prompt) > 0 and not hasattr(prompt[0], "__len__"))
-    single = single or getattr(prompt, "ndim", 2) == 1
-    prompts = [prompt] if single else list(prompt)
-    if not prompts:
-        raise ValueError("prompt=[] is empty: give text, token ids, or a list of either.")
-    return [_encode(target, p, "prompt" if single else f"prompt[{i}]") for i, p in enumerate(prompts)], single
-
-
-def _encode(target, prompt, name) -> list[int]:
-    if isinstance(prompt, str):
-        if target.tokenizer is None:
-            raise ValueError(f"{name}={prompt!r} is text, but {target.name!r} has no tokenizer: give token ids.")
-        ids = target.tokenizer.encode(encodable(prompt, name))
-    else:
-        ids = prompt
-    ids = _ids(ids, target, name)
-    if not ids:
-        raise ValueError(f"{name}={prompt!r} is empty: the first token needs at least one token before it.")
-    if len(ids) > target.context:
-        raise ValueError(
-            f"{name} has {len(ids)} tokens, more than the context of {target.name!r} ({target.context}): shorten it."
-        )
-    return ids
-
-
-def _ids(ids, target, name) -> list[int]:
-    try:
-        ids = [operator.index(token) for token in ids]  # an id of 1.7 is an error, not a 1
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}={ids!r}: must be token ids (integers).") from error
-    outside = [token for token in ids if not 0 <= token < target.vocab_size]
-    if outside:
-        raise ValueError(
-            f"{name}: ids {outside} are outside the vocabulary of {target.name!r} (0 .. {target.vocab_size - 1})."
-        )
-    return ids
-
-
-def _stop(stop, target) -> list[bytes]:
-    stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
-    if not isinstance(stops, (list, tuple)) or any(not isinstance(text, str) or not text for text in stops):
-        raise ValueError(f"stop={stop!r}: must be a string, or a list of strings, none of them empty.")
-    if stops and target.tokenizer is None:
-        raise ValueError(f"stop={stop!r}: {target.name!r} has no tokenizer, so it has no text to compare.")
-    return [encodable(text, "stop").encode() for text in stops]
-
-
-def _check_randomness(randomness, rows):
-    if not all(hasattr(randomness, method) for method in ("begin_round", "draw", "flip")):
-        raise ValueError(
-            f"randomness={randomness!r}: must be Seeded(…), Scripted(…), or a branch of Exhaustive (for branch in "
-            "Exhaustive(): … randomness=branch)."
-        )
-    batch = getattr(randomness, "batch", None)
-    if batch is not None and batch != rows:
-        raise ValueError(f"randomness is for {batch} rows, and prompt has {rows}: give as many prompts as it has rows.")
 
 
 def _right_padded(prompts, width) -> torch.Tensor:

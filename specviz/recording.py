@@ -1,11 +1,13 @@
-"""What a Round remembers of its distributions, and what would have followed with other coins."""
+"""What is remembered: a Round's distributions and what would have followed with other coins; the Trace of a row."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import torch
 
-from specviz.randomness import inverse_cdf
-from specviz.trace import Masses
+from specviz.randomness import Seeded, inverse_cdf
+from specviz.trace import Masses, Trace
 from specviz.verification import residual
 
 TOP = 8
@@ -68,3 +70,47 @@ def _masses(distributions, ids) -> list[Masses]:
         rest = 0.0 if len(kept) == len(distribution) else max(0.0, float(whole - mass.sum()))
         masses.append(Masses(kept, mass.tolist(), rest))
     return masses
+
+
+def build_trace(state, row) -> Trace:
+    """The Trace of one row of a decoding (a specviz.decoding.State), ended or interrupted."""
+    rounds = [done[row] for done in state.history if done[row] is not None]
+    tokens = [token for round in rounds for token in round.tokens]
+    prompt, tokenizer, randomness = state.prompts[row], state.target.tokenizer, state.randomness
+    seeded = isinstance(randomness, Seeded)
+    occurring = {*prompt, *tokens, *state.eos}.union(*(_ids_of(round) for round in rounds))
+    return Trace(
+        prompt_tokens=prompt,
+        tokens=tokens,
+        prompt=None if tokenizer is None else tokenizer.decode(prompt),
+        text=None if tokenizer is None else _text(state, tokens),
+        finish_reason=state.finish[row] or "interrupted",
+        rounds=rounds,
+        target=state.target.name,
+        drafter=getattr(state.drafter, "name", None),
+        gamma=state.gamma,
+        max_new_tokens=state.max_new_tokens,
+        sampling=asdict(state.sampling),
+        eos=sorted(state.eos),
+        seed=randomness.seed if seeded else None,
+        row=randomness.rows[row] if seeded and randomness.rows else row,
+        device=str(state.target.device),
+        dtype=str(state.target.dtype).removeprefix("torch."),
+        prefill_seconds=state.prefill_seconds,
+        pieces={} if tokenizer is None else {i: tokenizer.piece(i) for i in sorted(occurring)},
+    )
+
+
+def _ids_of(round) -> set[int]:
+    masses = [] if round.p is None else [*round.p, *round.q, *round.residual]
+    following = [*(round.next_if_rejected or []), round.next_if_all_accepted]
+    ids = {*round.draft_tokens, round.next_token, *following}.union(*(m.ids for m in masses))
+    return ids - {None}
+
+
+def _text(state, tokens) -> str:
+    if tokens and tokens[-1] in state.eos:
+        tokens = tokens[:-1]
+    text = state.target.tokenizer.decode(tokens)
+    ends = [at for stop in state.stop if (at := text.find(stop.decode())) >= 0]
+    return text[: min(ends)] if ends else text

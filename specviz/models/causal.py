@@ -75,7 +75,7 @@ class CausalLM:
         if not difference <= tolerance:
             raise ValueError(
                 f"{self.name} ({self.model.config.model_type}): results from a rewound memory differ from a fresh "
-                f"forward's by {difference:.2g} (tolerance {tolerance:.2g}); speculative decoding would be wrong with it."
+                f"forward's by {difference:.2g} (tolerance {tolerance:.2g}); speculative decoding would go wrong."
             )
         try:  # the same arithmetic, so nothing less than equality will do
             same = torch.equal(self._ragged_logits(direct_forward(self.model), ids), whole)
