@@ -27,10 +27,14 @@ def encodable(text: str, name: str) -> str:
     return text
 
 
+def _is_scalar(value) -> bool:
+    return getattr(value, "ndim", 1) == 0
+
+
 def as_prompts(target, prompt) -> tuple[list[list[int]], bool]:
     """Text, ids, or a list of either -> (a list of id lists, whether it was a single prompt)."""
     sequence = hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")
-    if not sequence or isinstance(prompt, (bytes, bytearray)) or hasattr(prompt, "keys"):
+    if not sequence or isinstance(prompt, (bytes, bytearray)) or hasattr(prompt, "keys") or _is_scalar(prompt):
         raise ValueError(
             f"prompt={prompt!r}: must be text, token ids, or a list of either (of a tokenizer's output its input_ids)."
         )
@@ -62,6 +66,8 @@ def _encode(target, prompt, name) -> list[int]:
 def as_ids(ids, target, name) -> list[int]:
     """Token ids within target's vocabulary, as a list of ints."""
     try:
+        if any(isinstance(token, bool) for token in ids):
+            raise TypeError("True and False are no ids")
         ids = [operator.index(token) for token in ids]  # an id of 1.7 is an error, not a 1
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}={ids!r}: must be token ids (integers).") from error
@@ -83,6 +89,14 @@ def as_stops(stop, target) -> list[bytes]:
     return [encodable(text, "stop").encode() for text in stops]
 
 
+def check_target(target):
+    if not all(hasattr(target, name) for name in ("vocab_size", "context", "tokenizer", "start")):
+        raise ValueError(
+            f"target is a {type(target).__name__}: must be a language model, such as CausalLM(model, tokenizer) around "
+            "a transformers model; load_pair gives one by name."
+        )
+
+
 def check_randomness(randomness, rows):
     """ValueError unless randomness can decide the draws and coins of that many rows."""
     if not all(hasattr(randomness, method) for method in ("begin_round", "draw", "flip")):
@@ -90,6 +104,9 @@ def check_randomness(randomness, rows):
             f"randomness={randomness!r}: must be Seeded(…), Scripted(…), or a branch of Exhaustive (for branch in "
             "Exhaustive(): … randomness=branch)."
         )
+    beyond = [key for key in getattr(randomness, "uniforms", ()) if key[0] >= rows]
+    if beyond:
+        raise ValueError(f"uniforms name {beyond[0]}, but rows count from 0 and prompt has {rows}.")
     batch = getattr(randomness, "batch", None)
     if batch is not None and batch != rows:
         raise ValueError(f"randomness is for {batch} rows, and prompt has {rows}: give as many prompts as it has rows.")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from specviz.arguments import as_ids, as_prompts, as_stops, check_randomness, integer
+from specviz.arguments import as_ids, as_prompts, as_stops, check_randomness, check_target, integer
 from specviz.drafters.model import as_drafter
 from specviz.drafters.protocol import Proposal
 from specviz.randomness import Seeded
@@ -81,15 +81,18 @@ def speculate(target, drafter, prompt, *, on_round=None, **settings) -> Trace | 
     """
     if drafter is None:
         raise ValueError("drafter=None: speculate needs a drafter; autoregress decodes without one.")
-    return _decode(start(target, drafter, prompt, **settings), on_round)
+    return _decode(target, drafter, prompt, on_round, settings)
 
 
 def autoregress(target, prompt, *, on_round=None, **settings) -> Trace | list[Trace]:
     """Plain decoding, one token a round: the same loop with nothing drafted. See speculate()."""
-    return _decode(start(target, None, prompt, **settings), on_round)
+    return _decode(target, None, prompt, on_round, settings)
 
 
-def _decode(state, on_round):
+def _decode(target, drafter, prompt, on_round, settings):
+    if on_round is not None and not callable(on_round):
+        raise ValueError(f"on_round={on_round!r}: must be a function of a round.")
+    state = start(target, drafter, prompt, **settings)
     try:
         while state.active.any():
             done = _step(state)
@@ -130,6 +133,7 @@ def start(
 
     Raises ValueError, before any forward pass, naming the argument, its value and the remedy.
     """
+    check_target(target)
     drafter = as_drafter(drafter)
     prompts, single = as_prompts(target, prompt)
     if drafter is None:

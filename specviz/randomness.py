@@ -6,6 +6,7 @@ Seeded runs, Scripted replays with chosen uniforms, Exhaustive visits every outc
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -143,14 +144,15 @@ def _is_slot(key) -> bool:
     if not (isinstance(key, tuple) and len(key) == 4 and key[2] in STREAMS):
         return False
     row, round, stream, slot = key
-    whole = all(isinstance(number, int) and number >= 0 for number in (row, round, slot))
+    whole = all(isinstance(number, (int, np.integer)) and number >= 0 for number in (row, round, slot))
     return whole and (stream != "next" or slot == 0)
 
 
 class Scripted(_Uniform):
     """Chosen uniforms: {(row, round, stream, slot): u}; those missing come from base.
 
-    Streams are "draft" (slot = draft position), "coin" (likewise) and "next" (slot 0). Change one coin of a
+    Rows count from 0 in the decoding at hand: a row of a batch that is replayed by itself is row 0. Streams are
+    "draft" (slot = draft position), "coin" (likewise) and "next" (slot 0). Change one coin of a
     decoded text and keep all others: Scripted({(0, 3, "coin", 1): 0.99}, base=Scripted.from_trace(trace)).
 
     Raises ValueError for a malformed key or a u outside [0, 1), and LookupError when the decoder needs a
@@ -164,7 +166,7 @@ class Scripted(_Uniform):
                     f"uniforms key {key!r}: must be (row, round, stream, slot), integers from 0 and a stream out of "
                     f'{STREAMS} ("next" has slot 0 alone).'
                 )
-            if not isinstance(u, (int, float)) or not 0 <= u < 1:
+            if not isinstance(u, numbers.Real) or not 0 <= u < 1:
                 raise ValueError(f"uniforms[{key!r}] = {u!r}: must be a number in [0, 1).")
         if base is not None and not isinstance(base, _Uniform):
             raise ValueError(f"base={base!r}: must be a Seeded or another Scripted.")

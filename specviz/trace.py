@@ -11,13 +11,18 @@ VERSION = 1
 PHASES = ("draft", "target", "verify", "commit")
 
 
-@dataclass
+@dataclass(repr=False)
 class Masses:
     """A distribution over the vocabulary, abridged: probabilities of some ids, and of all others together."""
 
     ids: list[int]
     mass: list[float]
     rest: float
+
+    def __repr__(self):
+        largest = sorted(zip(self.mass, self.ids, strict=True), reverse=True)[:3]
+        shown = ", ".join(f"{token}: {mass:.3f}" for mass, token in largest)
+        return f"<Masses of {len(self.ids)} ids: {shown}, …; rest {self.rest:.3f}>"
 
     def __getitem__(self, token: int) -> float:
         """The probability of a token that was kept. Raises KeyError for the others."""
@@ -27,7 +32,7 @@ class Masses:
             raise KeyError(f"id {token} was not kept (only {self.ids}); decode with record='full'.") from None
 
 
-@dataclass
+@dataclass(repr=False)
 class Round:
     """One row's round. L is its draft length; fields that record="none" leaves out are None.
 
@@ -55,13 +60,16 @@ class Round:
     next_if_rejected: list[int] | None = None  # [L]: what u_next draws from the residual at each position
     next_if_all_accepted: int | None = None
 
+    def __repr__(self):
+        return f"<Round: drafts {self.draft_tokens}, {self.accepted} accepted, {self.outcome}, next {self.next_token}>"
+
     @property
     def tokens(self) -> list[int]:
         """The tokens that this round added to the text: 1 to gamma + 1."""
         return self.draft_tokens[: self.accepted] + ([] if self.next_token is None else [self.next_token])
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
     """A decoded continuation and how it came about. Rates follow section 3 of the paper."""
 
@@ -84,6 +92,10 @@ class Trace:
     prefill_seconds: float
     pieces: dict[int, bytes] = field(default_factory=dict)  # the bytes of every id that occurs
     version: int = VERSION
+
+    def __repr__(self):
+        says = self.tokens if self.text is None else self.text
+        return f"<Trace: {len(self.tokens)} tokens in {len(self.rounds)} rounds, {self.finish_reason}: {says!r:.80}>"
 
     @property
     def alpha(self) -> float | None:

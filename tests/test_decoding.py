@@ -298,6 +298,11 @@ BAD = [
     (dict(sampling=0.7), r"sampling=0.7: must be a SamplingParams"),
     (dict(seed=1, randomness=Seeded(1)), r"give one of the two"),
     (dict(seed=-1), r"seed=-1"),
+    (dict(on_round=5), r"on_round=5: must be a function"),
+    (dict(randomness=Scripted({(1, 0, "coin", 0): 0.5})), r"uniforms name \(1, 0, 'coin', 0\), but rows count from 0"),
+    (dict(prompt=torch.tensor(3)), r"prompt=tensor\(3\): must be text"),
+    (dict(prompt=[True, False]), r"must be token ids"),
+    (dict(eos=True), r"eos=\[True\]: must be token ids"),
     (dict(randomness=42), r"randomness=42: must be Seeded"),
     (dict(randomness=Exhaustive()), r"for branch in Exhaustive\(\): … randomness=branch"),
     (dict(randomness=Seeded(0, rows=[0, 1])), r"randomness is for 2 rows, and prompt has 1"),
@@ -320,8 +325,9 @@ def test_bad_input_is_refused_before_any_forward(settings, message):
     settings = {"prompt": [0], "max_new_tokens": 5, **settings}
     with pytest.raises(ValueError, match=message):
         speculate(model, model, **settings)
-    with pytest.raises(ValueError, match=message):
-        rounds(model, model, **settings)  # at once, not at the first next()
+    if "on_round" not in settings:
+        with pytest.raises(ValueError, match=message):
+            rounds(model, model, **settings)  # at once, not at the first next()
     if "gamma" not in settings:
         with pytest.raises(ValueError, match=message):
             autoregress(model, **settings)
@@ -329,8 +335,10 @@ def test_bad_input_is_refused_before_any_forward(settings, message):
 
 @pytest.mark.parametrize("drafter", ["tales", object(), 5])
 def test_what_cannot_draft_is_refused(drafter):
-    with pytest.raises(ValueError, match="drafter=.*must be a drafter .* or a language model"):
+    with pytest.raises(ValueError, match="drafter is a .*must be a drafter .* or a language model"):
         speculate(NoForward.random(8, 1), drafter, [0])
+    with pytest.raises(ValueError, match="target is a .*must be a language model"):
+        autoregress(drafter, [0])
 
 
 def test_a_drafter_that_proposes_too_many_tokens_is_an_error_that_names_it():

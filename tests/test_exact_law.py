@@ -138,6 +138,9 @@ def test_merging_refuses_what_it_would_get_wrong():
     target, drafter = TableModel.random(2, 1, symbols="ab"), TableModel.random(2, 1, symbols="ab")
     with pytest.raises(ValueError, match="no stop= and no on_round="):
         exact_law(target, drafter, "a", merge=True, stop="ab", gamma=1, max_new_tokens=4)
+    for setting in (dict(seed=0), dict(record="full")):
+        with pytest.raises(ValueError, match="exact_law visits every outcome and sets this itself"):
+            exact_law(target, drafter, "a", **setting)
     by_text, by_ids = (exact_law(target, drafter, p, merge=True, gamma=1, max_new_tokens=3) for p in ("ab", [0, 1]))
     assert by_text == by_ids
 

@@ -96,6 +96,7 @@ def test_half_precision_logits_become_float32_probabilities():
     [
         (dict(temperature=-0.1), "temperature=-0.1"),
         (dict(temperature=float("nan")), "temperature=nan"),
+        (dict(temperature=10**400), "temperature=1000"),
         (dict(temperature="hot"), "temperature='hot'"),
         (dict(top_p=0), "top_p=0"),
         (dict(top_p=1.1), "top_p=1.1"),

@@ -133,6 +133,15 @@ def test_unknown_names_and_devices_are_refused():
         load_pair("tails")
     with pytest.raises(ValueError, match="device='gpu0' cannot be used here"):
         choose_device("gpu0")
+    with pytest.raises(ValueError, match="device=None cannot be used here"):
+        load_pair("tales", device=None)
+    for dtype in ("foo", torch.int8):
+        with pytest.raises(ValueError, match="dtype=.*must be a floating-point torch dtype"):
+            load_pair("tales", dtype=dtype)
+    with pytest.raises(ValueError, match="a bundled pair is loaded by its name alone"):
+        load_pair("tales", "tales")
+    with pytest.raises(ValueError, match="checkpoint folder .* does not exist"):
+        load_model(FOLDER.resolve() / "missing", "cpu")
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])

@@ -119,6 +119,13 @@ def test_uniforms_that_nobody_drew_are_null():
     assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
 
 
+def test_they_show_themselves_in_a_line():
+    target, drafter = TableModel.random(30, 1, seed=1), TableModel.random(30, 1, seed=2)
+    trace = speculate(target, drafter, [1], max_new_tokens=60, seed=0)
+    for thing in (trace, trace.rounds[0], trace.rounds[0].p[0], target):
+        assert len(repr(thing)) < 200 and type(thing).__name__ in repr(thing)
+
+
 def test_names_device_and_dtype_are_recorded():
     target, drafter = (language_model("llama", s, vocab_size=12) for s in (1, 2))
     trace = speculate(target, drafter, [[1], [2]], max_new_tokens=4, seed=7)[1]

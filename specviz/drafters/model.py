@@ -95,6 +95,6 @@ def as_drafter(drafter):
     if hasattr(drafter, "vocab_size") and hasattr(drafter, "context"):
         return ModelDrafter(drafter)
     raise ValueError(
-        f"drafter={drafter!r}: must be a drafter (with name, fit and start) or a language model, such as "
-        "CausalLM(model, tokenizer); load_pair gives one by name."
+        f"drafter is a {type(drafter).__name__}: must be a drafter (with name, fit and start) or a language model, "
+        "such as CausalLM(model, tokenizer); load_pair gives one by name."
     )

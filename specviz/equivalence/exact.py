@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from specviz.arguments import as_prompts, integer
 from specviz.decoding import autoregress, speculate
 from specviz.randomness import Exhaustive
 
@@ -20,6 +21,10 @@ def exact_law(target, drafter, prompt, *, merge=False, rows=128, **settings) -> 
     rows: branches decoded at once, as rows of one batch.
     """
     law = defaultdict(float)
+    if given := {"seed", "randomness", "record"} & set(settings):
+        raise ValueError(
+            f"{', '.join(sorted(given))}: exact_law visits every outcome and sets this itself; leave it out."
+        )
     if merge and {"stop", "on_round"} & set(settings):
         raise ValueError(
             "merge=True decodes each round as a text of its own: no stop= and no on_round= there; use merge=False."
@@ -29,8 +34,8 @@ def exact_law(target, drafter, prompt, *, merge=False, rows=128, **settings) -> 
             law[tokens] += weight
         return dict(law)
 
-    prompt = target.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-    max_new_tokens = settings.pop("max_new_tokens", 64)
+    (prompt,), _ = as_prompts(target, prompt)
+    max_new_tokens = integer(settings.pop("max_new_tokens", 64), "max_new_tokens", 0)
     unfinished = {(): 1.0}
     while unfinished:
         text = min(unfinished, key=len)  # shortest first, so that every way to a text is merged before it goes on

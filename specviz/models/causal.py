@@ -45,6 +45,9 @@ class CausalLM:
     def dtype(self) -> torch.dtype:
         return self.model.dtype
 
+    def __repr__(self):
+        return f"<CausalLM {self.name!r}: {self.layers} layers, {self.vocab_size} ids, {self.dtype}, on {self.device}>"
+
     def start(self, prompts, capacity):
         if self.window is not None and min(capacity, self.context) > self.window:
             raise ValueError(

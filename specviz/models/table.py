@@ -51,6 +51,9 @@ class TableModel:
         generator = np.random.default_rng(seed)
         return cls(scale * generator.standard_normal([vocab_size + 1] * order + [vocab_size]), **settings)
 
+    def __repr__(self):
+        return f"<TableModel {self.name!r}: {self.vocab_size} symbols, looks back {self.order}>"
+
     def start(self, prompts, capacity):
         return TableMemory(self, len(prompts), capacity)
 

@@ -43,7 +43,7 @@ class HubTokenizer:
         self._special = set(hub.all_special_ids) | set(hub.added_tokens_decoder)
 
     def encode(self, text: str) -> list[int]:
-        return self.hub.encode(text)
+        return self.hub.encode(text, verbose=False)  # the decoder itself says when a prompt is too long
 
     def decode(self, ids) -> str:
         return self.hub.decode(list(ids), clean_up_tokenization_spaces=False)

@@ -27,7 +27,14 @@ def load_pair(target, draft=None, *, device="auto", dtype=torch.float32):
             )
         (target_path, draft_path), names = BUNDLED[target], (f"{target}-target", f"{target}-draft")
     else:
+        for path in (target, draft):
+            if not isinstance(path, (str, Path)) or str(path) in BUNDLED:
+                raise ValueError(
+                    f"load_pair({target!r}, {draft!r}): two arguments are Hugging Face ids or folders; a bundled pair "
+                    f"is loaded by its name alone, such as load_pair({next(iter(BUNDLED))!r})."
+                )
         (target_path, draft_path), names = (target, draft), (str(target), str(draft))
+    check_dtype(dtype)
     device = choose_device(device)
     pair = [load_model(path, device, dtype, name) for path, name in zip((target_path, draft_path), names, strict=True)]
 
@@ -41,13 +48,20 @@ def choose_device(device="auto") -> torch.device:
     """ "auto" -> CUDA, else MPS, else CPU; anything else must be a torch device that is there."""
     if device != "auto":
         try:
+            if device is None:
+                raise TypeError("None is no device")
             torch.zeros(1, device=device)
             return torch.device(device)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
+        except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
             raise ValueError(f"device={device!r} cannot be used here ({error}); device='auto' finds one.") from error
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def check_dtype(dtype):
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype={dtype!r}: must be a floating-point torch dtype, such as torch.float32.")
 
 
 def load_model(path, device="auto", dtype=torch.float32, name=None):
@@ -57,7 +71,10 @@ def load_model(path, device="auto", dtype=torch.float32, name=None):
 
     from specviz.models.causal import CausalLM
 
+    check_dtype(dtype)
     folder = Path(path)
+    if folder.is_absolute() and not folder.is_dir():
+        raise ValueError(f"checkpoint folder {path} does not exist.")
     if folder.is_dir():
         missing = [file for file in ("config.json", "tokenizer.json") if not (folder / file).is_file()]
         missing += [] if any(folder.glob("*.safetensors")) else ["model.safetensors"]
