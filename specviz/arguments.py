@@ -90,6 +90,7 @@ def as_stops(stop, target) -> list[bytes]:
 
 
 def check_target(target):
+    """ValueError unless target is a language model (specviz.models.protocol)."""
     if not all(hasattr(target, name) for name in ("vocab_size", "context", "tokenizer", "start")):
         raise ValueError(
             f"target is a {type(target).__name__}: must be a language model, such as CausalLM(model, tokenizer) around "

@@ -14,13 +14,13 @@ RECURRENT = ("mamba", "rwkv", "recurrent", "linear_attention", "conv", "hybrid")
 class CausalLM:
     """A transformers model for causal language modelling, with a memory that can be rewound.
 
-    model: a `PreTrainedModel` with a language-modelling head; it is used as it is (device, dtype, eval mode).
+    model: a `PreTrainedModel` with a language-modelling head. It stays on its device and in its dtype, and is put
+    into evaluation mode.
     tokenizer: a transformers tokenizer, or None to work with ids only.
     context, eos: taken from the model's configuration unless given.
 
-    The model is put into evaluation mode. Raises ValueError for a model whose memory cannot be rewound (recurrent
-    or convolutional layers), and for one whose results after a ragged feed differ from a fresh forward's (checked
-    here once, on a few tokens).
+    Raises ValueError for a model whose memory cannot be rewound (recurrent or convolutional layers), and for one
+    whose results after a ragged feed differ from a fresh forward's (checked here once, on a few tokens).
     Sliding-window layers are accepted as long as the text fits the window (checked when decoding starts).
     """
 

@@ -34,8 +34,6 @@ def load_pair(target, draft=None, *, device="auto", dtype=torch.float32):
                     f"is loaded by its name alone, such as load_pair({next(iter(BUNDLED))!r})."
                 )
         (target_path, draft_path), names = (target, draft), (str(target), str(draft))
-    check_dtype(dtype)
-    device = choose_device(device)
     pair = [load_model(path, device, dtype, name) for path, name in zip((target_path, draft_path), names, strict=True)]
 
     from specviz.drafters.model import ModelDrafter
@@ -59,19 +57,16 @@ def choose_device(device="auto") -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def check_dtype(dtype):
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f"dtype={dtype!r}: must be a floating-point torch dtype, such as torch.float32.")
-
-
 def load_model(path, device="auto", dtype=torch.float32, name=None):
-    """One Hugging Face decoder (an id or a folder, safetensors only) as a CausalLM."""
+    """One Hugging Face decoder (an id or a folder, safetensors only) as a CausalLM. See load_pair()."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     from specviz.models.causal import CausalLM
 
-    check_dtype(dtype)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype={dtype!r}: must be a floating-point torch dtype, such as torch.float32.")
+    device = choose_device(device)
     folder = Path(path)
     if folder.is_absolute() and not folder.is_dir():
         raise ValueError(f"checkpoint folder {path} does not exist.")
@@ -99,4 +94,4 @@ def load_model(path, device="auto", dtype=torch.float32, name=None):
     wrong = {kind: sorted(map(str, report[kind])) for kind in ("missing_keys", "mismatched_keys") if report.get(kind)}
     if wrong:
         raise ValueError(f"checkpoint {str(path)!r} does not fit its config.json: {wrong}; fetch it again.")
-    return CausalLM(model.to(choose_device(device)), tokenizer, name=name)
+    return CausalLM(model.to(device), tokenizer, name=name)
