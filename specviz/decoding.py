@@ -35,6 +35,7 @@ class State:
     eos: frozenset[int]
     stop: list[bytes]
     record: str
+    decode_round: object  # what decodes one round; decode_round() unless a lesson or a test says otherwise
     single: bool  # one prompt, given as such: results come as themselves instead of in lists
     prompts: list[list[int]]
     committed: torch.Tensor  # [B, T] int64 on the CPU, right-padded
@@ -67,7 +68,7 @@ def rounds(target, drafter, prompt, **settings):
 
 def _rounds(state):
     while state.active.any():
-        done = _step(state)
+        done = state.decode_round(state)
         yield done[0] if state.single else done
 
 
@@ -95,7 +96,7 @@ def _decode(target, drafter, prompt, on_round, settings):
     state = start(target, drafter, prompt, **settings)
     try:
         while state.active.any():
-            done = _step(state)
+            done = state.decode_round(state)
             if on_round is not None and on_round(done[0] if state.single else done):
                 break
     except KeyboardInterrupt:
@@ -104,7 +105,8 @@ def _decode(target, drafter, prompt, on_round, settings):
     return traces[0] if state.single else traces
 
 
-def _step(state):
+def decode_round(state) -> list[Round | None]:
+    """One round: the four steps below, in order. What commit() returns."""
     proposal = draft(state)
     p = target_forward(state, proposal)
     verdict = verify(proposal.tokens, proposal.q, p, state.randomness, proposal.lengths, state.active)
@@ -116,7 +118,7 @@ def _step(state):
 
 def start(
     target, drafter, prompt, *, gamma=4, max_new_tokens=64, sampling=None, seed=None, randomness=None, eos=None,
-    stop=None, record="top",
+    stop=None, record="top", decode_round=decode_round,
 ) -> State:  # fmt: skip
     """Check everything, feed the prompts (but their last tokens) to the target, and open a draft session.
 
@@ -130,6 +132,8 @@ def start(
     stop            strings that end a text
     record          "top": keep the 8 largest probabilities of each distribution; "full": all; "none": no
                     distributions and no uniforms (fastest)
+    decode_round    decodes one round of a State, in place of decode_round(): your own sequence of draft(),
+                    target_forward(), verify() and commit(), to be judged by specviz.equivalence
 
     Raises ValueError, before any forward pass, naming the argument, its value and the remedy.
     """
@@ -152,17 +156,18 @@ def start(
     check_randomness(randomness, len(prompts))
     if record not in ("top", "full", "none"):
         raise ValueError(f"record={record!r}: must be 'top', 'full' or 'none'.")
+    if not callable(decode_round):
+        raise ValueError(f"decode_round={decode_round!r}: must be a function of a State, such as decode_round itself.")
     eos = target.eos if eos is None else as_ids(eos if hasattr(eos, "__len__") else [eos], target, "eos")
 
     length = torch.tensor([len(ids) for ids in prompts])
     longest = min(int(length.max()) + max_new_tokens, target.context)  # what a row can grow to
     state = State(
         target, drafter, gamma, max_new_tokens, sampling, randomness, frozenset(eos), as_stops(stop, target), record,
-        single, prompts, _right_padded(prompts, longest), length, length.clone(),
+        decode_round, single, prompts, _right_padded(prompts, longest), length, length.clone(),
         [None] * len(prompts), stopwatch=Stopwatch(target.device),
     )  # fmt: skip
-    for row in range(len(prompts)):
-        _finish(state, row, None)
+    _finish(state, state.finish)
     if state.active.any():
         capacity = longest + min(gamma, longest) + 1
         state.memory = target.start(prompts, capacity)
@@ -332,29 +337,25 @@ def _outcome(drafts, accepted, next_token, kept) -> dict:
 
 
 def _append(state, done, reasons):
-    length = state.length.clone()
-    for row, round in enumerate(done):
-        if round is not None:
-            end = length[row] + len(round.tokens)
-            state.committed[row, length[row] : end] = torch.tensor(round.tokens)
-            length[row] = end
-    state.length, state.round = length, state.round + 1
+    emitted = [[] if round is None else round.tokens for round in done]
+    count = torch.tensor([len(tokens) for tokens in emitted])
+    row = torch.arange(len(done)).repeat_interleave(count)  # of each token, all rows' tokens in a line
+    place = torch.arange(len(row)) - (count.cumsum(0) - count)[row]  # its place among its row's
+    tokens = [token for tokens in emitted for token in tokens]
+    state.committed[row, state.length[row] + place] = torch.tensor(tokens, dtype=torch.long)
+    state.length, state.round = state.length + count, state.round + 1
     state.history.append(done)
+    _finish(state, reasons)
+
+
+def _finish(state, reasons):
+    """Note why rows ended: the first that holds of eos, stop, length, context."""
+    grown = state.length - state.prompt_length
+    complete = (grown >= min(state.max_new_tokens, state.target.context)).tolist()
+    full = (state.length >= state.target.context).tolist()
     for row, reason in enumerate(reasons):
-        _finish(state, row, reason)
-
-
-def _finish(state, row, reason):
-    """Note why a row ended: the first that holds of eos, stop, length, context."""
-    if reason is None and int(state.length[row] - state.prompt_length[row]) >= state.max_new_tokens:
-        reason = "length"
-    if reason is None and state.length[row] >= state.target.context:
-        reason = "context"
-    state.finish[row] = reason
+        state.finish[row] = reason or ("length" if complete[row] else "context" if full[row] else None)
 
 
 def _right_padded(prompts, width) -> torch.Tensor:
-    committed = torch.zeros(len(prompts), width, dtype=torch.long)
-    for row, ids in enumerate(prompts):
-        committed[row, : len(ids)] = torch.tensor(ids)
-    return committed
+    return torch.tensor([[*ids, *[0] * (width - len(ids))] for ids in prompts])

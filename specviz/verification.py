@@ -35,7 +35,9 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return torch.where(z == 0, p, left / z)
 
 
-def verify(draft_tokens, q, p, randomness, draft_lengths=None, active=None) -> Verdict:
+def verify(
+    draft_tokens, q, p, randomness, draft_lengths=None, active=None, *, accept=accept_probability, left=residual
+) -> Verdict:
     """Accept drafts left to right with probability A(x_i); draw one token where the acceptance stops.
 
     draft_tokens  [B, gamma]       x_1 .. x_gamma
@@ -43,6 +45,7 @@ def verify(draft_tokens, q, p, randomness, draft_lengths=None, active=None) -> V
     p             [B, gamma+1, V]  the target's, before each draft and after the last
     draft_lengths [B]              drafts in each row (default gamma): those beyond are never tested
     active        [B] bool         rows that take part (default all): the others draw nothing
+    accept, left                   the two halves of the rule; others can be tried in their place (lesson 05)
 
     A draft is accepted when its coin u < p(x)/q(x), strictly. The next token comes from the residual at the
     first rejection or, when all drafts were accepted, from p after the last (the bonus token). Either way
@@ -53,13 +56,13 @@ def verify(draft_tokens, q, p, randomness, draft_lengths=None, active=None) -> V
     drafted = torch.arange(gamma, device=p.device) < lengths.to(p.device)[:, None]  # [B, gamma]
 
     x = draft_tokens[..., None]
-    a = accept_probability(p[:, :gamma].gather(-1, x), q.gather(-1, x)).squeeze(-1)  # [B, gamma]
+    a = accept(p[:, :gamma].gather(-1, x), q.gather(-1, x)).squeeze(-1)  # [B, gamma]
     a = a.masked_fill(~drafted, 0)
     accepted, coins = randomness.flip(a, active)
 
     # Beyond the draft q is 0, and the residual against nothing is p itself: the bonus needs no case.
     row = torch.arange(rows, device=p.device)
     q_or_nothing = pad(q.masked_fill(~drafted[..., None], 0), (0, 0, 0, 1))  # [B, gamma+1, V]
-    next_p = residual(p[row, accepted], q_or_nothing[row, accepted])  # [B, V]
+    next_p = left(p[row, accepted], q_or_nothing[row, accepted])  # [B, V]
     next_token, u_next = randomness.draw(next_p, "next", active=active)
     return Verdict(accepted, next_token, a, coins, u_next)
