@@ -192,6 +192,26 @@ def test_a_step_can_be_taken_again_and_not_out_of_turn():
             target_forward(state, proposal)
 
 
+def test_a_round_of_ones_own_decodes_the_text():
+    target, drafter = pair()
+    seen = []
+
+    def my_round(state):
+        proposal = draft(state)
+        p = target_forward(state, proposal)
+        verdict = verify(proposal.tokens, proposal.q, p, state.randomness, proposal.lengths, state.active)
+        seen.append(verdict.accepted.tolist())
+        return commit(state, proposal, p, verdict)
+
+    settings = dict(gamma=3, max_new_tokens=20, seed=6)
+    mine = speculate(target, drafter, [[0, 1], [2]], decode_round=my_round, **settings)
+    assert [t.tokens for t in mine] == [t.tokens for t in speculate(target, drafter, [[0, 1], [2]], **settings)]
+    assert len(seen) == max(len(trace.rounds) for trace in mine)
+    assert [r.draft_tokens for r in rounds(target, drafter, [0], decode_round=my_round, **settings)]
+    with pytest.raises(ValueError, match="decode_round='mine': must be a function of a State"):
+        speculate(target, drafter, [0], decode_round="mine")
+
+
 def test_a_changed_coin_forks_the_text_and_keeps_what_came_before():
     target, drafter = pair()
     trace = speculate(target, drafter, [0], gamma=3, max_new_tokens=30, seed=1)

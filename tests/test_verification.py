@@ -134,6 +134,17 @@ def test_greedy_is_the_longest_matching_prefix():
         assert verdict.accepted.item() == 2 and verdict.next_token.item() == 3
 
 
+def test_another_rule_can_be_tried():
+    """Both halves are asked for: accept at the drafted tokens, left where the acceptance stopped."""
+    p, q = torch.tensor([[[0.5, 0.5], [0.5, 0.5]]]), torch.tensor([[[0.9, 0.1]]])
+    script = {(0, 0, "coin", 0): 0.5, (0, 0, "next", 0): 0.0}
+    never = dict(accept=lambda p, q: torch.zeros_like(p), left=lambda p, q: 1 - q)
+    verdict = verify(torch.tensor([[1]]), q, p, Scripted(script), **never)
+    assert verdict.accepted.tolist() == [0] and verdict.next_token.tolist() == [0]
+    assert verdict.accept_probability.tolist() == [[0.0]]
+    assert verify(torch.tensor([[1]]), q, p, Scripted(script)).accepted.tolist() == [1]
+
+
 def test_rows_are_independent_and_ended_rows_draw_nothing():
     p, q = P.expand(3, -1, -1), Q.expand(3, -1, -1)
     tokens = torch.tensor([[1, 2]] * 3)
