@@ -38,18 +38,19 @@ class Flipped:
 def inverse_cdf(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     """The token in whose slice of the cumulative distribution u falls. [B, V], [B] -> [B] int64.
 
-    probs need not sum to 1: u in [0, 1) is scaled by their float64 total. A token of probability zero has
-    an empty slice and never comes out, neither at u = 0 nor as u nears 1.
+    With u [B, n], n tokens of each distribution: [B, n]. probs need not sum to 1: u in [0, 1) is scaled by their
+    float64 total. A token of probability zero has an empty slice and never comes out, neither at u = 0 nor as u
+    nears 1.
     """
     home = probs.device
     if home.type == "mps":  # no float64 there
         probs = probs.cpu()
     cumulative = probs.double().cumsum(-1)
     total = cumulative[:, -1:].contiguous()
-    point = u.to(cumulative.device)[:, None] * total
+    point = (u if u.ndim == 2 else u[:, None]).to(cumulative.device) * total
     token = torch.searchsorted(cumulative, point, right=True)
     last = torch.searchsorted(cumulative, total)  # the last token that adds mass
-    return torch.minimum(token, last).clamp(max=probs.shape[-1] - 1)[:, 0].to(home)
+    return torch.minimum(token, last).clamp(max=probs.shape[-1] - 1).view(u.shape).to(home)
 
 
 def leading_successes(success: torch.Tensor) -> torch.Tensor:
@@ -230,17 +231,23 @@ class Scripted(_Uniform):
 class Branch:
     """One batch of branches, a row each: follows the choices given, then takes the first of each later one."""
 
-    paths: list[list[int]]
+    paths: list[list[int]]  # of each row its root, then its choices
     weight: np.ndarray = field(init=False)  # [rows] float64: the probability of each row's choices
+    options: np.ndarray = field(init=False)  # [rows] float64: product of the numbers of options at its choices
     unexplored: list[list[int]] = field(init=False, default_factory=list)
 
     def __post_init__(self):
-        self.weight = np.ones(len(self.paths))
-        self._taken = [0] * len(self.paths)
+        self.weight, self.options = np.ones(len(self.paths)), np.ones(len(self.paths))
+        self._taken = [1] * len(self.paths)
 
     @property
     def rows(self) -> int:
         return len(self.paths)
+
+    @property
+    def roots(self) -> list[int]:
+        """[rows]: the tree that each row is a branch of."""
+        return [path[0] for path in self.paths]
 
     @property
     def batch(self) -> int:
@@ -263,21 +270,24 @@ class Branch:
         return Flipped(accepted.to(prob.device), torch.full(prob.shape, math.nan, dtype=torch.float64))
 
     def _choose(self, weights, active):
-        chosen = torch.zeros(self.rows, dtype=torch.long)
-        for row, path in enumerate(self.paths):
-            if active is not None and not active[row]:
-                continue
-            options = np.flatnonzero(weights[row] != 0)  # NaN counts: the decoder reports it at the commit
+        of_row, ids = np.nonzero(weights)  # NaN counts: the decoder reports it at the commit
+        bounds, ids = np.searchsorted(of_row, range(self.rows + 1)).tolist(), ids.tolist()
+        chosen = [0] * self.rows
+        for row in range(self.rows) if active is None else active.nonzero().flatten().tolist():
+            path, options = self.paths[row], ids[bounds[row] : bounds[row + 1]]
             if self._taken[row] == len(path):
-                self.unexplored += [[*path, int(other)] for other in options[:0:-1]]
-                path.append(int(options[0]))
-            choice = path[self._taken[row]]
+                path.append(self._first_visit(path, options))
+            choice = chosen[row] = path[self._taken[row]]
             if choice not in options:
                 raise RuntimeError("Exhaustive: a replay met other choices; decoding must depend on its draws alone.")
             self._taken[row] += 1
             self.weight[row] *= weights[row, choice]
-            chosen[row] = choice
-        return chosen
+            self.options[row] *= len(options)
+        return torch.tensor(chosen)
+
+    def _first_visit(self, path, options):
+        self.unexplored += [[*path, other] for other in options[:0:-1]]
+        return options[0]
 
 
 class Exhaustive:
@@ -288,14 +298,16 @@ class Exhaustive:
             for trace, weight in zip(traces, branch.weight): ...
 
     Each of a branch's rows is one way the decoding can go; the weights of all add up to 1. The number of
-    accepted drafts is one choice of gamma + 1, not gamma coins.
+    accepted drafts is one choice of gamma + 1, not gamma coins. Several prompts are searched in one go with roots:
+    a row of branch.roots[row] decodes that prompt.
     """
 
-    def __init__(self, rows: int = 1):
+    def __init__(self, rows: int = 1, roots: int = 1):
         self.rows = integer(rows, "rows", 1, " (branches decoded at once)")
+        self.roots = integer(roots, "roots", 1, " (prompts)")
 
     def __iter__(self):
-        stack = [[]]
+        stack = [[root] for root in reversed(range(self.roots))]
         while stack:
             branch = Branch(stack[-self.rows :])
             del stack[-self.rows :]
@@ -303,3 +315,23 @@ class Exhaustive:
             if any(taken < len(path) for taken, path in zip(branch._taken, branch.paths, strict=True)):
                 raise RuntimeError("Exhaustive: a branch was not decoded; pass it as randomness= in the loop.")
             stack += branch.unexplored
+
+
+class Probe(Branch):
+    """Branches that choose at random, to estimate how many there are without visiting them.
+
+    After a decoding, the mean of options is an unbiased estimate of the number of branches, and draws[i] one of how
+    many different ways lead to its draw number i (Knuth: Estimating the efficiency of backtrack programs, 1975).
+    """
+
+    def __init__(self, rows: int, seed: int = 0):
+        super().__init__([[0] for _ in range(rows)])
+        self.draws: list[float] = []
+        self._generator = np.random.default_rng(seed)
+
+    def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
+        self.draws.append(float((self.options if active is None else self.options * active.cpu().numpy()).mean()))
+        return super().draw(probs, stream, slot, active)
+
+    def _first_visit(self, path, options):
+        return options[self._generator.integers(len(options))]

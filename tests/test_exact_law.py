@@ -11,7 +11,8 @@ import pytest
 from tiny import language_model, largest_difference, mean_overlap, plain_law
 
 from specviz import Exhaustive, SamplingParams, TableModel, speculate
-from specviz.equivalence.exact import exact_law
+from specviz.decoding import decode_round
+from specviz.equivalence.exact import branches, compare, estimate_branches, exact_law, prove, target_law
 
 EACH, BONUS, AGAIN = "rejection at each position", "bonus", "full round after full acceptance"
 ALL = {EACH, BONUS, AGAIN}
@@ -139,10 +140,110 @@ def test_merging_refuses_what_it_would_get_wrong():
     with pytest.raises(ValueError, match="no stop= and no on_round="):
         exact_law(target, drafter, "a", merge=True, stop="ab", gamma=1, max_new_tokens=4)
     for setting in (dict(seed=0), dict(record="full")):
-        with pytest.raises(ValueError, match="exact_law visits every outcome and sets this itself"):
+        with pytest.raises(ValueError, match="the search visits every outcome and sets this itself"):
             exact_law(target, drafter, "a", **setting)
     by_text, by_ids = (exact_law(target, drafter, p, merge=True, gamma=1, max_new_tokens=3) for p in ("ab", [0, 1]))
     assert by_text == by_ids
+
+
+def test_merging_does_more_than_replay_could():
+    """10 tokens, γ = 4: tens of millions of branches by replay, some ten thousand when equal texts are merged."""
+    target, drafter = random_pair(2, 2)
+    settings = dict(gamma=4, max_new_tokens=10)
+    assert prove(target, drafter, [0, 1], merge=True, rows=2048, **settings).exact
+    with pytest.raises(ValueError, match=r"max_new_tokens=10 makes about .* merge=True visits about .*\."):
+        exact_law(target, drafter, [0, 1], **settings)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_proof_is_that_of_the_independent_products(name):
+    """prove() against the numpy products of tiny.py, which know no decoder, no memory and no SamplingParams."""
+    (target, drafter), sampling, eos, _ = SETTINGS[name]
+    settings = dict(max_new_tokens=3, sampling=SamplingParams(**sampling), eos=eos)
+    expected = plain_law(target, [0, 2], 3, eos, **sampling)
+    assert largest_difference(target_law(target, [0, 2], **settings), expected) < 1e-14
+    for merge in (False, True):
+        proof = prove(target, drafter, [0, 2], gamma=2, merge=merge, **settings)
+        assert proof.exact and largest_difference(proof.law, expected) < 1e-12
+    assert prove(target, None, [0, 2], **settings).exact
+
+
+def test_the_targets_law_ends_where_the_decoder_does():
+    target = TableModel.random(3, 1, seed=1, context=4)
+    assert {len(text) for text in target_law(target, [0, 1], max_new_tokens=9)} == {2}
+    assert target_law(target, [0, 1, 2, 0], max_new_tokens=9) == {(): 1.0}
+    assert target_law(target, [0], max_new_tokens=0) == {(): 1.0}
+    with pytest.raises(ValueError, match="max_new_tokens=3: more than 8 texts are possible"):
+        target_law(target, [0], max_new_tokens=3, max_sequences=8)
+
+
+def test_a_comparison_says_what_is_off():
+    p, wrong = {(0,): 0.5, (1, 1): 0.5}, {(0,): 0.35, (1, 1): 0.55, (2,): 0.1}
+    comparison = compare(wrong, p)
+    assert not comparison.exact and comparison.worst == (0,)
+    assert comparison.largest_difference == pytest.approx(0.15) and comparison.total_variation == pytest.approx(0.15)
+    assert comparison.difference([2]) == pytest.approx(0.1)
+    assert "NOT EXACT: 3 sequences" in str(comparison) and "at [0]: P = 0.35, p = 0.5" in str(comparison)
+    assert str(compare(p, p)).startswith("EXACT: 2 sequences") and compare(wrong, p, tolerance=0.2).exact
+    with pytest.raises(ValueError, match="expected sums to 0.5"):
+        compare(p, {(0,): 0.5})
+    with pytest.raises(ValueError, match="law sums to 0:"):
+        compare({}, p)
+
+
+def test_means_over_all_branches():
+    """Expected tokens a round with one draft before a bonus: 1 + β at the first position."""
+    target, drafter = random_pair(3, 0)
+    overlap = mean_overlap(target, drafter, [0], length=1)
+    ways = list(branches(target, drafter, [0], gamma=1, max_new_tokens=2))
+    assert sum(weight for _, weight in ways) == pytest.approx(1)
+    assert sum(weight * len(trace.rounds[0].tokens) for trace, weight in ways) == pytest.approx(1 + overlap)
+
+
+@pytest.mark.parametrize(("gamma", "tokens", "merge"), [(1, 4, False), (2, 4, False), (3, 4, False), (2, 5, True)])
+def test_the_size_of_a_search_is_estimated_well_enough_to_refuse(gamma, tokens, merge):
+    """Within a factor of three of what is visited."""
+    target, drafter = random_pair(3)
+    settings = dict(gamma=gamma, max_new_tokens=tokens)
+    guess = estimate_branches(target, drafter, [0], merge=merge, **settings)
+    if merge:
+        decoded = []
+        exact_law(target, drafter, [0], merge=True, decode_round=counting(decoded), **settings)
+        visited = sum(decoded) - (gamma + 1) * 512  # the guard's own probes
+    else:
+        visited = sum(1 for _ in branches(target, drafter, [0], **settings))
+    assert visited / 3 < guess.branches < 3 * visited and guess.seconds > 0
+
+
+def counting(decoded):
+    """decode_round that notes the rows it was given; a merged search decodes one round a branch."""
+
+    def decode(state):
+        decoded.append(len(state.prompts))
+        return decode_round(state)
+
+    return decode
+
+
+def test_a_search_that_would_not_finish_is_refused_before_it_begins():
+    target, drafter = random_pair(3)
+    for search in (exact_law, lambda *given, **settings: next(branches(*given, **settings))):
+        with pytest.raises(ValueError, match=r"max_new_tokens=30 makes about \d\.\de\+\d+ branches, which would take"):
+            search(target, drafter, [0], gamma=3, max_new_tokens=30)
+    with pytest.raises(ValueError, match="the limit is max_branches=100"):
+        exact_law(target, drafter, [0], gamma=2, max_new_tokens=4, max_branches=100)
+    with pytest.raises(ValueError, match="max_branches=0"):
+        exact_law(target, drafter, [0], gamma=2, max_new_tokens=4, max_branches=0)
+    with pytest.raises(ValueError, match="give a single prompt"):
+        exact_law(target, drafter, [[0], [1]], gamma=2, max_new_tokens=4)
+
+
+def test_a_progress_bar_counts_the_branches(capsys):
+    target, drafter = random_pair(3)
+    exact_law(target, drafter, [0], gamma=1, max_new_tokens=4, rows=50, progress=True)
+    assert "exact law" in capsys.readouterr().err
+    exact_law(target, drafter, [0], gamma=1, max_new_tokens=4)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("sampling", [{}, dict(temperature=0.5, top_k=2), dict(temperature=0)], ids=str)

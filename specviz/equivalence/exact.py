@@ -1,15 +1,38 @@
-"""The exact law of the sequences that the shipped decoder emits, by visiting every branch."""
+"""Is P = p? The exact law of the sequences that the shipped decoder emits, beside the target's own.
+
+    print(prove(target, drafter, prompt, gamma=2, max_new_tokens=4))
+
+exact_law() visits every branch of the decoder, target_law() multiplies the target's probabilities, compare() holds
+one against the other, and prove() does all three.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
 
 from specviz.arguments import as_prompts, integer
-from specviz.decoding import autoregress, speculate
-from specviz.randomness import Exhaustive
+from specviz.decoding import autoregress, speculate, start
+from specviz.progress import progress_bar
+from specviz.randomness import Exhaustive, Probe
+from specviz.trace import Trace
+
+Law = dict[tuple[int, ...], float]  # {continuation: probability}
+ROWS = 512  # branches decoded at once
 
 
-def exact_law(target, drafter, prompt, *, merge=False, rows=128, **settings) -> dict[tuple[int, ...], float]:
+# --- what the decoder emits ---------------------------------------------------------------------
+
+
+def exact_law(
+    target, drafter, prompt, *, merge=False, rows=ROWS, max_branches=1_000_000, progress=None, **settings
+) -> Law:
     """{continuation: probability} of speculate(target, drafter, prompt, **settings); of autoregress for None.
 
     Every outcome of every draw and coin is followed through the decoder itself: memories, rollback, EOS and
@@ -18,45 +41,267 @@ def exact_law(target, drafter, prompt, *, merge=False, rows=128, **settings) -> 
     merge=False replays each branch whole. merge=True decodes one round at a time and starts anew from each
     distinct committed text: far fewer branches, sound as long as a memory depends on the committed text alone
     (the memory invariant, tested by itself), but blind to faults that outlast a round.
-    rows: branches decoded at once, as rows of one batch.
+    rows: branches decoded at once, as rows of one batch. progress: see progress_bar().
+
+    Raises ValueError, before the search, when it would visit more than about max_branches branches.
     """
+    _check_settings(settings, merge)
+    prompt, settings = _normal(target, prompt, settings)
+    estimate = _check_size(target, drafter, prompt, merge, max_branches, settings)
     law = defaultdict(float)
+    with _search_bar(estimate, progress) as bar:
+        if not merge:
+            for _, trace, weight in _branches(target, drafter, [prompt], rows, settings, bar):
+                law[tuple(trace.tokens)] += weight
+            return dict(law)
+
+        max_new_tokens = settings.pop("max_new_tokens")
+        unfinished = [{} for _ in range(max_new_tokens + 1)]  # by length: {text: probability of reaching it}
+        unfinished[0][()] = 1.0
+        for length in range(max_new_tokens + 1):  # shortest first: all ways to a text are merged before it goes on
+            if not (texts := unfinished[length]):
+                continue
+            prompts = [[*prompt, *text] for text in texts]
+            one_round = dict(settings, max_new_tokens=max_new_tokens - length, on_round=_stop_at_once)
+            for root, trace, weight in _branches(target, drafter, prompts, rows, one_round, bar):
+                text = (*prompts[root][len(prompt) :], *trace.tokens)
+                on = unfinished[len(text)] if trace.finish_reason == "interrupted" else law
+                on[text] = on.get(text, 0.0) + weight * texts[text[:length]]
+        return dict(law)
+
+
+def branches(
+    target, drafter, prompt, *, rows=ROWS, max_branches=1_000_000, progress=None, **settings
+) -> Iterator[tuple[Trace, float]]:
+    """Every way the decoding can go, as (its Trace, its probability): what exact_law() adds up by continuation.
+
+    So any mean is a sum: sum(weight * len(trace.rounds) for trace, weight in branches(…)) are the rounds expected.
+    """
+    _check_settings(settings, merge=False)
+    prompt, settings = _normal(target, prompt, settings)
+    estimate = _check_size(target, drafter, prompt, False, max_branches, settings)
+    with _search_bar(estimate, progress) as bar:
+        for _, trace, weight in _branches(target, drafter, [prompt], rows, settings, bar):
+            yield trace, weight
+
+
+class Estimate(NamedTuple):
+    """About how large a search would be."""
+
+    branches: float
+    seconds: float
+
+
+def estimate_branches(target, drafter, prompt, *, merge=False, probes=512, seed=0, **settings) -> Estimate:
+    """How many branches exact_law() would visit: the mean over random descents into the tree (see Probe).
+
+    Unbiased without merging; with it, every text counts as reached, so it may be too many.
+    """
+    _check_settings(settings, merge)
+    prompt, settings = _normal(target, prompt, settings)
+
+    began = time.perf_counter()
+    if merge:
+        count, descents = _count_merged(target, drafter, prompt, settings, probes, seed)
+    else:
+        count, descents = _descend(target, drafter, prompt, settings, probes, seed).options.mean(), 1
+    each = (time.perf_counter() - began) / (descents * probes)
+    return Estimate(float(count), float(count) * each)
+
+
+def _count_merged(target, drafter, prompt, settings, probes, seed):
+    """About (how many one-round branches start from any text, how many kinds of round were probed)."""
+    plain = _descend(target, None, prompt, _without(settings, "gamma", "decode_round"), probes, seed)
+    texts = plain.draws  # by length: plain decoding draws once from each unfinished text
+    # A round depends on how many tokens may still come, but beyond gamma + 1 no longer.
+    kinds = min(len(texts), settings.get("gamma", len(texts)) + 1)
+    of_kind = []
+    for kind in range(kinds):
+        one_round = dict(settings, max_new_tokens=kind + 1, on_round=_stop_at_once)
+        of_kind.append(_descend(target, drafter, prompt, one_round, probes, seed).options.mean())
+    rounds = (n * of_kind[min(len(texts) - length, kinds) - 1] for length, n in enumerate(texts))
+    return sum(rounds), max(1, kinds)
+
+
+def _descend(target, drafter, prompt, settings, probes, seed) -> Probe:
+    probe = Probe(probes, seed)
+    _decode(target, drafter, [prompt] * probes, probe, settings)
+    return probe
+
+
+def _without(settings, *names):
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def _check_settings(settings, merge):
     if given := {"seed", "randomness", "record"} & set(settings):
         raise ValueError(
-            f"{', '.join(sorted(given))}: exact_law visits every outcome and sets this itself; leave it out."
+            f"{', '.join(sorted(given))}: the search visits every outcome and sets this itself; leave it out."
         )
     if merge and {"stop", "on_round"} & set(settings):
         raise ValueError(
             "merge=True decodes each round as a text of its own: no stop= and no on_round= there; use merge=False."
         )
-    if not merge:
-        for tokens, _, weight in _branches(target, drafter, prompt, rows, settings):
-            law[tokens] += weight
-        return dict(law)
-
-    (prompt,), _ = as_prompts(target, prompt)
-    max_new_tokens = integer(settings.pop("max_new_tokens", 64), "max_new_tokens", 0)
-    unfinished = {(): 1.0}
-    while unfinished:
-        text = min(unfinished, key=len)  # shortest first, so that every way to a text is merged before it goes on
-        reached = unfinished.pop(text)
-        one_round = dict(settings, max_new_tokens=max_new_tokens - len(text), on_round=lambda _: True)
-        for tokens, ended, weight in _branches(target, drafter, [*prompt, *text], rows, one_round):
-            if ended:
-                law[text + tokens] += reached * weight
-            else:
-                unfinished[text + tokens] = unfinished.get(text + tokens, 0.0) + reached * weight
-    return dict(law)
 
 
-def _branches(target, drafter, prompt, rows, settings):
-    """Yields (continuation, whether it ended, probability) for every branch."""
-    for branch in Exhaustive(rows):
-        prompts = [prompt] * branch.rows
-        settings = {**settings, "randomness": branch, "record": "none"}
-        if drafter is None:
-            traces = autoregress(target, prompts, **settings)
-        else:
-            traces = speculate(target, drafter, prompts, **settings)
-        for trace, weight in zip(traces, branch.weight.tolist(), strict=True):
-            yield tuple(trace.tokens), trace.finish_reason != "interrupted", weight
+def _normal(target, prompt, settings):
+    """The prompt as ids and the settings with max_new_tokens: what both ways of searching start from."""
+    prompts, single = as_prompts(target, prompt)
+    if not single:
+        raise ValueError(f"prompt={prompt!r}: give a single prompt; every branch is a row of a batch of its own.")
+    return prompts[0], {"max_new_tokens": 64, **settings}
+
+
+def _check_size(target, drafter, prompt, merge, max_branches, settings) -> Estimate:
+    max_branches = integer(max_branches, "max_branches", 1)
+    estimate = estimate_branches(target, drafter, prompt, merge=merge, **settings)
+    if estimate.branches > max_branches:
+        merged = None
+        if not merge and not {"stop", "on_round"} & set(settings):
+            merged = estimate_branches(target, drafter, prompt, merge=True, **settings).branches
+        raise ValueError(
+            f"max_new_tokens={settings['max_new_tokens']} makes about {estimate.branches:.1e} branches, which would "
+            f"take about {_duration(estimate.seconds)} here; the limit is max_branches={max_branches}. Fewer come from "
+            "a smaller max_new_tokens, gamma or vocabulary, and from top_k"
+            + ("." if merged is None else f"; merge=True visits about {merged:.1e}.")
+        )
+    return estimate
+
+
+def _duration(seconds) -> str:
+    for size, unit in ((365 * 86400, "years"), (86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _search_bar(estimate, progress):
+    return progress_bar(round(estimate.branches), "exact law", progress, unit=" branches")
+
+
+def _branches(target, drafter, prompts, rows, settings, bar):
+    """Yields (the prompt's number, Trace, probability) for every branch of each prompt."""
+    for branch in Exhaustive(rows, roots=len(prompts)):
+        traces = _decode(target, drafter, [prompts[root] for root in branch.roots], branch, settings)
+        yield from zip(branch.roots, traces, branch.weight.tolist(), strict=True)
+        bar.update(branch.rows)
+
+
+def _decode(target, drafter, prompts, branch, settings) -> list[Trace]:
+    settings = {**settings, "randomness": branch, "record": "none"}
+    if drafter is None:
+        return autoregress(target, prompts, **settings)
+    return speculate(target, drafter, prompts, **settings)
+
+
+def _stop_at_once(_):
+    return True
+
+
+# --- what it should emit ------------------------------------------------------------------------
+
+
+def target_law(target, prompt, *, max_new_tokens, sampling=None, eos=None, max_sequences=1_000_000) -> Law:
+    """{continuation: probability} of the target alone, by plain products: p(x_1) p(x_2 | x_1) …
+
+    Every prefix is fed whole to a fresh memory and nothing is ever rewound: no part of the speculative machinery is
+    used. Probabilities are processed by sampling (a SamplingParams), as the decoder's are.
+
+    Raises ValueError when more than max_sequences unfinished texts of one length are possible.
+    """
+    state = start(target, None, prompt, max_new_tokens=max_new_tokens, sampling=sampling, eos=eos, seed=0)
+    if not state.single:
+        raise ValueError(f"prompt={prompt!r}: give a single prompt.")
+    law, unfinished = {}, {(): 1.0}
+    for _ in range(min(state.max_new_tokens, target.context - len(state.prompts[0]))):
+        texts, unfinished = unfinished, {}
+        for (text, reached), p in zip(texts.items(), _next_probabilities(state, texts)):
+            for token in np.flatnonzero(p).tolist():
+                (law if token in state.eos else unfinished)[(*text, token)] = reached * float(p[token])
+            if len(unfinished) > max_sequences:
+                raise ValueError(
+                    f"max_new_tokens={max_new_tokens}: more than {max_sequences} texts are possible; choose fewer "
+                    "tokens, top_k, or a smaller vocabulary."
+                )
+    return law | unfinished
+
+
+def _next_probabilities(state, texts, rows=1024) -> Iterator[np.ndarray]:
+    """p(. | prompt, text) [V] in float64 for each of some texts of one length."""
+    ids = [[*state.prompts[0], *text] for text in texts]
+    for chunk in (ids[first : first + rows] for first in range(0, len(ids), rows)):
+        memory = state.target.start(chunk, len(chunk[0]))
+        logits = memory.feed(torch.tensor(chunk, device=state.target.device))[:, -1]
+        p = state.sampling.probabilities(logits).cpu().double()
+        yield from (p / p.sum(-1, keepdim=True)).numpy()
+
+
+# --- the two compared ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two laws of sequences, held against each other; print() says what came out."""
+
+    law: Law
+    expected: Law
+    tolerance: float
+
+    def difference(self, tokens) -> float:
+        """P(tokens) - p(tokens)."""
+        return self.law.get(tuple(tokens), 0.0) - self.expected.get(tuple(tokens), 0.0)
+
+    @property
+    def sequences(self) -> list[tuple[int, ...]]:
+        """All that either law can emit, in ascending order."""
+        return sorted({*self.law, *self.expected})
+
+    @property
+    def worst(self) -> tuple[int, ...]:
+        """The sequence with the largest absolute difference."""
+        return max(self.sequences, key=lambda tokens: abs(self.difference(tokens)))
+
+    @property
+    def largest_difference(self) -> float:
+        return abs(self.difference(self.worst))
+
+    @property
+    def total_variation(self) -> float:
+        """Half the sum of |P - p|: the most by which the probability of any event is off."""
+        return sum(abs(self.difference(tokens)) for tokens in self.sequences) / 2
+
+    @property
+    def exact(self) -> bool:
+        """No sequence is off by more than the tolerance."""
+        return self.largest_difference <= self.tolerance
+
+    def __str__(self):
+        law, expected = self.law.get(self.worst, 0.0), self.expected.get(self.worst, 0.0)
+        return (
+            f"{'EXACT' if self.exact else 'NOT EXACT'}: {len(self.sequences)} sequences; none may be off by more than "
+            f"{self.tolerance:.0e}\n"
+            f"  largest difference  {self.largest_difference:.1e} at {list(self.worst)}: P = {law:.6g}, "
+            f"p = {expected:.6g}\n"
+            f"  total variation     {self.total_variation:.1e}"
+        )
+
+
+def compare(law: Law, expected: Law, tolerance: float = 1e-12) -> Comparison:
+    """The difference of two laws {continuation: probability}. Raises ValueError if one does not sum to 1."""
+    for name, given in (("law", law), ("expected", expected)):
+        if not given or abs(sum(given.values()) - 1) > 1e-6:
+            raise ValueError(f"{name} sums to {sum(given.values()):.6g}: must be a law over sequences, with sum 1.")
+    return Comparison(dict(law), dict(expected), tolerance)
+
+
+def prove(
+    target, drafter, prompt, *, max_new_tokens, sampling=None, eos=None, tolerance=1e-12, **settings
+) -> Comparison:
+    """What the decoder emits against the target's own law, over every branch: P(x) = p(x), or not.
+
+    tolerance: 1e-12 suits float64 tables, 1e-9 neural networks in float64. The other settings are those of
+    exact_law() and speculate(); drafter=None proves plain decoding.
+    """
+    asked = dict(max_new_tokens=max_new_tokens, sampling=sampling, eos=eos)
+    expected = target_law(target, prompt, **asked)
+    return compare(exact_law(target, drafter, prompt, **asked, **settings), expected, tolerance)
