@@ -1,0 +1,74 @@
+"""Many samples of what a decoder emits, fast: at one position, and whole sequences."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from specviz.arguments import integer
+from specviz.decoding import start
+from specviz.progress import progress_bar
+from specviz.randomness import Seeded, inverse_cdf
+from specviz.verification import accept_probability, residual
+
+
+class Emitted(NamedTuple):
+    """What came out of n rounds at one position."""
+
+    counts: np.ndarray  # [V] int64: how often each token was emitted
+    accepted: int  # how many of them were accepted drafts
+
+
+def sample_position(p, q, n, *, seed=0, accept=accept_probability, left=residual) -> Emitted:
+    """n independent rounds at one position: x ~ q is accepted with accept(p, q)[x], or else y ~ left(p, q) is drawn.
+
+    p, q [V] are shared by all rounds, so each cumulative distribution is built once; a million rounds over 2,048
+    tokens take less than a second. accept and left are the halves of the rule, as in verify(): try wrong ones.
+    """
+    n = integer(n, "n", 1)
+    p, q = (torch.as_tensor(np.asarray(law, dtype=np.float64)) for law in (p, q))
+    if p.ndim != 1 or p.shape != q.shape:
+        raise ValueError(f"p has shape {list(p.shape)} and q {list(q.shape)}: give one distribution [V] each.")
+    for name, law in (("p", p), ("q", q)):
+        if not ((law >= 0).all() and abs(law.sum() - 1) <= 1e-6):
+            raise ValueError(f"{name} sums to {law.sum():.6g}: must be probabilities, >= 0 and with sum 1.")
+    u_draft, coin, u_next = torch.from_numpy(np.random.default_rng(seed).random((3, n)))
+    x = inverse_cdf(q[None], u_draft[None])[0]
+    y = inverse_cdf(left(p, q)[None], u_next[None])[0]
+    accepted = coin < accept(p, q)[x]
+    emitted = torch.where(accepted, x, y)
+    return Emitted(torch.bincount(emitted, minlength=len(p)).numpy(), int(accepted.sum()))
+
+
+def sample_sequences(target, drafter, prompt, n, *, seed=0, rows=10_000, progress=None, **settings) -> np.ndarray:
+    """n continuations from the shipped decoder, [n, max_new_tokens] int64; -1 behind the end of a shorter one.
+
+    Sample i is row i of Seeded(seed): it does not depend on n or on rows, the number decoded at once. settings are
+    those of speculate(); drafter=None samples plain decoding. progress: see progress_bar().
+    """
+    n, rows = integer(n, "n", 1), integer(rows, "rows", 1, " (samples decoded at once)")
+    if given := {"randomness", "record", "on_round"} & set(settings):
+        raise ValueError(f"{', '.join(sorted(given))}: sample_sequences sets this itself; give seed= for the samples.")
+    parts = []
+    with progress_bar(n, "samples", progress, unit=" samples") as bar:
+        for first in range(0, n, rows):
+            numbers = range(first, min(first + rows, n))
+            state = start(
+                target, drafter, [prompt] * len(numbers), randomness=Seeded(seed, numbers), record="none", **settings
+            )  # fmt: skip
+            while state.active.any():
+                state.decode_round(state)
+            parts.append(_continuations(state))
+            bar.update(len(numbers))
+    return np.concatenate(parts)
+
+
+def _continuations(state) -> np.ndarray:
+    before = int(state.prompt_length[0])
+    tokens = torch.full((len(state.prompts), state.max_new_tokens), -1)
+    grown = state.committed[:, before:][:, : state.max_new_tokens]
+    tokens[:, : grown.shape[1]] = grown
+    ended = torch.arange(tokens.shape[1]) >= (state.length - before)[:, None]
+    return tokens.masked_fill(ended, -1).numpy()

@@ -1,0 +1,252 @@
+"""Verdicts that mean something: p-values are uniform for the right law, and the promised power is reached.
+
+The seeds are fixed, so a test passes or fails for good; "level" says how often another seed would fail it.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from specviz import TableModel
+from specviz.equivalence.exact import target_law
+from specviz.equivalence.goodness_of_fit import (
+    Report,
+    chi_square,
+    conviction_power,
+    detectable_error,
+    fit_sequences,
+    g_test,
+    holm,
+    pool,
+    samples_needed,
+    samples_to_convict,
+    total_variation,
+)
+from specviz.equivalence.samples import sample_position, sample_sequences
+
+P = np.array([0.4, 0.3, 0.2, 0.1])
+
+
+# --- single tests -------------------------------------------------------------------------------
+
+
+def test_pearson_and_g_by_hand():
+    counts = np.array([30, 50, 20])
+    probs = np.array([0.25, 0.5, 0.25])
+    pearson, g = chi_square(counts, probs), g_test(counts, probs)
+    assert pearson.statistic == pytest.approx(25 / 25 + 0 + 25 / 25)
+    assert g.statistic == pytest.approx(2 * (30 * np.log(30 / 25) + 20 * np.log(20 / 25)))
+    assert pearson.dof == g.dof == 2 and pearson.n == 100
+    assert pearson.p_value == pytest.approx(np.exp(-1))  # the chi-square law with two degrees of freedom
+
+
+def test_one_impossible_observation_convicts():
+    for test in (chi_square, g_test):
+        fit = test([999, 1, 0], [1.0, 0.0, 0.0])
+        assert fit.p_value == 0 and fit.impossible == 1 and fit.statistic == np.inf
+        assert test([1000, 0, 0], [1.0, 0.0, 0.0]).p_value == 1  # nothing to test, nothing wrong
+
+
+def test_rare_cells_are_pooled_and_no_observation_is_lost():
+    observed, expected = pool([50, 30, 3, 1, 0], [48.0, 32.0, 2.0, 1.5, 0.5])
+    assert observed.tolist() == [50, 34] and expected.tolist() == [48.0, 36.0]  # 4 is too little, so 32 joins
+    observed, expected = pool([50, 30, 6], [48.0, 32.0, 6.0])
+    assert observed.tolist() == [50, 30, 6]
+    observed, expected = pool([1, 1], [1.0, 1.0])
+    assert observed.tolist() == [2]
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=30).filter(lambda e: sum(e) > 0), st.data())
+def test_pooling_keeps_the_totals_and_leaves_no_small_cell(expected, data):
+    observed = data.draw(st.lists(st.integers(0, 100), min_size=len(expected), max_size=len(expected)))
+    observed = [o if e > 0 else 0 for o, e in zip(observed, expected)]
+    counts, means = pool(observed, expected)
+    assert counts.sum() == sum(observed) and means.sum() == pytest.approx(sum(expected))
+    assert len(means) == 1 or (means >= 5).all()
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.9]) == pytest.approx([1, 1])
+    assert holm([0.2]) == [0.2]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
+def test_holm_lies_between_the_p_value_and_bonferroni_and_keeps_the_order(p_values):
+    adjusted = np.array(holm(p_values))
+    p = np.array(p_values)
+    assert (adjusted >= p).all() and (adjusted <= np.minimum(1, len(p) * p) + 1e-12).all()
+    assert (np.diff(adjusted[np.argsort(p, kind="stable")]) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("counts", "probs", "message"),
+    [
+        ([1, 2], [0.5, 0.3, 0.2], "one of each for every cell"),
+        ([0.2, 0.8], [0.5, 0.5], "not shares of the whole"),
+        ([0, 0], [0.5, 0.5], "at least one observation"),
+        ([-1, 3], [0.5, 0.5], "integers >= 0"),
+        ([1, 2], [0.5, 0.6], "sums to 1.1"),
+        ([1, 2], [np.nan, 1.0], "must be probabilities"),
+    ],
+)
+def test_counts_and_probabilities_that_are_none(counts, probs, message):
+    for test in (chi_square, g_test, total_variation):
+        with pytest.raises(ValueError, match=message):
+            test(np.array(counts), np.array(probs))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: samples_needed(0, 4), "error=0"),
+        (lambda: samples_needed(0.1, 1), "cells=1"),
+        (lambda: samples_needed(0.1, 4, false_alarm=0), "false_alarm=0"),
+        (lambda: samples_needed(0.1, 4, power=1), "power=1"),
+        (lambda: detectable_error(0, 4), "n=0"),
+        (lambda: fit_sequences(np.array([1, 2]), {(1,): 1.0}), r"integers \[n, T\]"),
+    ],
+)
+def test_questions_without_an_answer(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# --- calibration --------------------------------------------------------------------------------
+
+
+def p_values(test, probs, n, repeats, seed=0):
+    generator = np.random.default_rng(seed)
+    return [test(counts, probs).p_value for counts in generator.multinomial(n, probs, size=repeats)]
+
+
+@pytest.mark.parametrize("test", [chi_square, g_test])
+@pytest.mark.parametrize("size", [4, 40])
+def test_p_values_are_uniform_for_the_right_law(test, size):
+    """Level 1e-3. The G-test is a little too eager with few expected in a cell, so it gets more samples."""
+    probs = np.random.default_rng(size).dirichlet(np.ones(size))
+    values = p_values(test, probs, 20_000 if test is g_test else 2000, repeats=1000)
+    assert stats.kstest(values, "uniform").pvalue > 1e-3
+
+
+def test_p_values_of_the_right_rule_at_one_position_are_uniform():
+    """1,000 repeats of 2,000 rounds; level 1e-3."""
+    generator = np.random.default_rng(1)
+    p, q = generator.dirichlet(np.ones(8), size=2)
+    values = [chi_square(sample_position(p, q, 2000, seed=seed).counts, p).p_value for seed in range(1000)]
+    assert stats.kstest(values, "uniform").pvalue > 1e-3
+
+
+@pytest.fixture(scope="module")
+def thousand_reports():
+    """1,000 repeats of 400 continuations of two tokens from the shipped decoder, in one go."""
+    target, drafter = TableModel.random(3, 1, seed=1), TableModel.random(3, 1, seed=2)
+    law = target_law(target, [0], max_new_tokens=2)
+    tokens = sample_sequences(target, drafter, [0], 400_000, seed=0, gamma=1, max_new_tokens=2)
+    return [fit_sequences(part, law) for part in tokens.reshape(1000, 400, 2)]
+
+
+def test_p_values_of_the_shipped_decoder_are_uniform(thousand_reports):
+    """Level 1e-3 each: at both positions, and for whole continuations."""
+    for which in range(3):
+        values = [report.tests[which].p_value for report in thousand_reports]
+        assert stats.kstest(values, "uniform").pvalue > 1e-3
+
+
+def test_a_report_accuses_the_shipped_decoder_no_more_often_than_it_says(thousand_reports):
+    """At 5 %: no more than 50 of 1,000, and luck; level 1e-3."""
+    accused = sum(min(report.adjusted) < 0.05 for report in thousand_reports)
+    assert accused <= stats.binom.isf(1e-3, 1000, 0.05)
+
+
+@pytest.mark.parametrize("size", [2, 5, 50])
+def test_the_distance_interval_holds_the_truth_as_often_as_it_says(size):
+    """Confidence 90 %, 500 repeats, for a law away from the promised one and for the promised one itself."""
+    generator = np.random.default_rng(size)
+    probs, other = generator.dirichlet(np.ones(size), size=2)
+    for law in (probs, other):
+        true = np.abs(law - probs).sum() / 2
+        intervals = [total_variation(c, probs, confidence=0.9) for c in generator.multinomial(300, law, size=500)]
+        assert sum(i.low <= true <= i.high for i in intervals) >= 450
+        assert all(i.low <= i.value <= i.high for i in intervals)
+
+
+# --- power --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("false_alarm", [0.01, 1e-6])
+def test_the_least_visible_error_of_a_size_is_convicted_with_the_promised_power(false_alarm):
+    """Mass moved between two halves of p, the alternative that is hardest to see. 2,000 repeats, level 1e-3."""
+    probs, error, power = np.full(8, 1 / 8), 0.05, 0.9
+    wrong = probs * np.where(np.arange(8) < 4, 1 + 2 * error, 1 - 2 * error)
+    assert np.abs(wrong - probs).sum() / 2 == pytest.approx(error)
+    n = samples_needed(error, 8, false_alarm, power)
+    assert detectable_error(n, 8, false_alarm, power) == pytest.approx(error, rel=1e-3)
+    counts = np.random.default_rng(0).multinomial(n, wrong, size=2000)
+    convicted = sum(chi_square(c, probs).p_value < false_alarm for c in counts)
+    assert abs(convicted - 2000 * power) < 60  # 4.5 standard deviations; the noncentral law is an approximation
+
+
+def test_other_errors_of_that_size_are_convicted_more_often():
+    probs, error = P, 0.05
+    n = samples_needed(error, 4, 1e-6, 0.9)
+    generator = np.random.default_rng(0)
+    for wrong in (P + [error, -error, 0, 0], P + [0, 0, error, -error], P + [-error, 0, 0, error]):
+        counts = generator.multinomial(n, wrong, size=1000)
+        assert sum(chi_square(c, probs).p_value < 1e-6 for c in counts) >= 870
+
+
+def test_the_samples_that_convict_a_known_law_do():
+    wrong = np.array([0.37, 0.31, 0.21, 0.11])
+    n = samples_to_convict(wrong, P, 1e-4, power=0.9)
+    assert conviction_power(wrong, P, n, 1e-4) >= 0.9 > conviction_power(wrong, P, int(0.98 * n), 1e-4)
+    counts = np.random.default_rng(0).multinomial(n, wrong, size=2000)
+    assert abs(sum(chi_square(c, P).p_value < 1e-4 for c in counts) - 1800) < 60
+
+
+def test_an_impossible_token_needs_only_to_be_seen():
+    wrong, probs = np.array([0.01, 0.99, 0.0]), np.array([0.0, 0.5, 0.5])
+    assert conviction_power([0.01, 0.99], [0.0, 1.0], 100) == pytest.approx(1 - 0.99**100)
+    assert samples_to_convict([0.01, 0.99], [0.0, 1.0]) == pytest.approx(np.log(0.01) / np.log(0.99), rel=0.01)
+    assert samples_to_convict(wrong, probs) < 100  # and the missing third one is seen sooner
+
+
+def test_the_right_law_is_never_convicted_for_sure():
+    assert samples_to_convict(P, P) is None
+    assert conviction_power(P, P, 10_000, 0.01) == pytest.approx(0.01)
+
+
+# --- reports ------------------------------------------------------------------------------------
+
+
+def test_a_report_names_the_first_position_that_is_off():
+    """Right at the first position, wrong at the second, and wrong in dependence only."""
+    generator, uniform = np.random.default_rng(0), {(a, b): 0.25 for a in (0, 1) for b in (0, 1)}
+    first, second = generator.integers(0, 2, size=(2, 4000))
+    assert fit_sequences(np.stack([first, second], 1), uniform).acquitted
+    biased = np.where(generator.random(4000) < 0.2, 1, second)
+    report = fit_sequences(np.stack([first, biased], 1), uniform)
+    assert report.convicted and report.first_off == "position 2"
+    dependent = np.where(generator.random(4000) < 0.2, first, second)
+    report = fit_sequences(np.stack([first, dependent], 1), uniform)
+    assert report.convicted and report.first_off == "joint"
+    assert "CONVICTED" in str(report) and "first off: joint" in str(report)
+
+
+def test_a_report_understands_texts_that_end():
+    law = {(0,): 0.5, (1, 0): 0.25, (1, 1): 0.25}
+    tokens = np.array([[0, -1]] * 500 + [[1, 0]] * 250 + [[1, 1]] * 250)
+    report = fit_sequences(tokens, law)
+    assert report.acquitted and [test.dof for test in report.tests] == [1, 2, 2]
+    assert all(test.statistic == 0 for test in report.tests)
+    late = fit_sequences(np.array([[0, 0]] + [[0, -1]] * 499 + [[1, 0]] * 500), law)
+    assert late.convicted and late.tests[-1].impossible == 1
+    assert fit_sequences(tokens[:, :1], {(0,): 0.5, (1,): 0.5}).acquitted
+
+
+def test_a_report_says_what_it_would_have_seen():
+    report = Report([chi_square([400, 300, 200, 100], P, what="here")], false_alarm=0.01)
+    assert report.detectable == [pytest.approx(detectable_error(1000, 4, 0.01, 0.99))]
+    assert "NOT CONVICTED" in str(report) and "here" in str(report)
