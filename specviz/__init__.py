@@ -5,6 +5,7 @@ from specviz.models.table import TableModel
 from specviz.models.zoo import load_pair
 from specviz.randomness import Exhaustive, Scripted, Seeded
 from specviz.sampling import SamplingParams
+from specviz.streaming import stream
 from specviz.trace import Round, Trace
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ __all__ = [
     "load_pair",
     "rounds",
     "speculate",
+    "stream",
 ]
 
 

@@ -83,7 +83,7 @@ def build_trace(state, row) -> Trace:
         prompt_tokens=prompt,
         tokens=tokens,
         prompt=None if tokenizer is None else tokenizer.decode(prompt),
-        text=None if tokenizer is None else _text(state, tokens),
+        text=None if tokenizer is None else text_so_far(state, row),
         finish_reason=state.finish[row] or "interrupted",
         rounds=rounds,
         target=state.target.name,
@@ -108,7 +108,9 @@ def _ids_of(round) -> set[int]:
     return ids - {None}
 
 
-def _text(state, tokens) -> str:
+def text_so_far(state, row) -> str:
+    """A row's continuation as text: without EOS, and up to a stop string."""
+    tokens = state.committed[row, state.prompt_length[row] : state.length[row]].tolist()
     if tokens and tokens[-1] in state.eos:
         tokens = tokens[:-1]
     text = state.target.tokenizer.decode(tokens)

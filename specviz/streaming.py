@@ -1,0 +1,65 @@
+"""Text as it is decoded, round by round."""
+
+from __future__ import annotations
+
+from specviz.decoding import start
+from specviz.recording import build_trace, text_so_far
+from specviz.trace import Trace
+
+
+class Stream:
+    """Iterate for the pieces of text that each round adds; made by stream().
+
+    The pieces add up to trace.text. A character whose bytes are not all there yet, and what may be the beginning of a
+    stop string, is held back until it is decided. For a list of prompts each piece is a list of strings, one a row
+    ("" for what has ended). `trace` is there at any time: what was decoded so far, "interrupted" unless it has ended.
+    """
+
+    def __init__(self, state):
+        self._state = state
+        self._sent = [0] * len(state.prompts)  # characters, by row
+
+    def __iter__(self):
+        state = self._state
+        while state.active.any():
+            state.decode_round(state)
+            pieces = [self._new_text(row) for row in range(len(state.prompts))]
+            if any(pieces):
+                yield pieces[0] if state.single else pieces
+
+    @property
+    def trace(self) -> Trace | list[Trace]:
+        traces = [build_trace(self._state, row) for row in range(len(self._state.prompts))]
+        return traces[0] if self._state.single else traces
+
+    def _new_text(self, row) -> str:
+        text = text_so_far(self._state, row)
+        if self._state.finish[row] is None:
+            text = _certain(text, self._state.stop)
+        new, self._sent[row] = text[self._sent[row] :], max(self._sent[row], len(text))
+        return new
+
+
+def stream(target, drafter, prompt, **settings) -> Stream:
+    """Decode piece by piece: for piece in stream(target, drafter, prompt): print(piece, end="").
+
+    drafter=None streams plain decoding. The settings, and the errors, are those of start(). Breaking off, or
+    interrupting, keeps what was decoded: go on with the same Stream, or take its trace.
+
+    Raises ValueError for a target without a tokenizer.
+    """
+    if getattr(target, "tokenizer", None) is None:
+        raise ValueError(
+            f"target {getattr(target, 'name', target)!r} has no tokenizer, so there is no text to stream; rounds() "
+            "gives the tokens of each round."
+        )
+    return Stream(start(target, drafter, prompt, **settings))
+
+
+def _certain(text: str, stops: list[bytes]) -> str:
+    """text without an unfinished character and without an ending that may become a stop string."""
+    text = text.rstrip("\ufffd")  # what a tokenizer makes of bytes that are no character (yet)
+    held = 0
+    for stop in (stop.decode() for stop in stops):
+        held = max([held, *(n for n in range(1, len(stop)) if text.endswith(stop[:n]))])
+    return text[: len(text) - held]

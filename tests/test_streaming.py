@@ -1,0 +1,100 @@
+"""Pieces of text as they come: together they are the trace's text, whatever is held back on the way."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specviz import TableModel, load_pair, speculate, stream
+from specviz.streaming import _certain
+
+SYMBOLS = "abcd"
+TARGET = TableModel.random(4, 2, seed=1, symbols=SYMBOLS)
+DRAFTER = TableModel.random(4, 2, seed=2, symbols=SYMBOLS)
+
+
+@pytest.mark.parametrize("drafter", [DRAFTER, None], ids=["speculative", "plain"])
+@pytest.mark.parametrize("settings", [{}, dict(stop=["ca", "bbd"]), dict(eos=[3])], ids=str)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_pieces_are_the_text(drafter, settings, seed):
+    asked = dict(max_new_tokens=30, seed=seed, **settings) | (dict(gamma=3) if drafter else {})
+    streamed = stream(TARGET, drafter, "ab", **asked)
+    pieces = list(streamed)
+    assert all(pieces) and "".join(pieces) == streamed.trace.text
+    if drafter:
+        whole = speculate(TARGET, drafter, "ab", **asked)
+        assert streamed.trace.tokens == whole.tokens and streamed.trace.finish_reason == whole.finish_reason
+        assert len(pieces) <= len(whole.rounds)
+
+
+def test_a_batch_streams_each_row():
+    streamed = stream(TARGET, DRAFTER, ["a", "bcd"], gamma=2, max_new_tokens=20, seed=1, stop="dd")
+    pieces = list(streamed)
+    assert all(len(piece) == 2 and any(piece) for piece in pieces)
+    assert ["".join(row) for row in zip(*pieces)] == [trace.text for trace in streamed.trace]
+
+
+def test_breaking_off_keeps_what_was_decoded_and_can_go_on():
+    streamed = stream(TARGET, DRAFTER, "ab", gamma=2, max_new_tokens=30, seed=1)
+    first = next(iter(streamed))
+    assert streamed.trace.finish_reason == "interrupted" and streamed.trace.text == first
+    rest = list(streamed)
+    assert first + "".join(rest) == streamed.trace.text and streamed.trace.finish_reason == "length"
+
+
+@given(st.text("ab\ufffd", max_size=8), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+def test_what_is_sent_can_never_turn_out_to_be_wrong(text, stops):
+    """It is a beginning of the text without its half characters, and no stop string can begin inside of it."""
+    sent, body = _certain(text, [stop.encode() for stop in stops]), text.rstrip("\ufffd")
+    assert body.startswith(sent)
+    for stop in stops:
+        for n in range(1, len(stop)):
+            assert not body.endswith(stop[:n]) or len(sent) <= len(body) - n
+
+
+def test_characters_of_several_bytes_are_held_back_until_they_are_whole():
+    """The bundled pair writes bytes where it must: a target that spells é byte by byte."""
+    target, _ = load_pair("tales")
+    spelled = target.tokenizer.encode("é—é")
+    assert len(spelled) > 3
+    script = iter(spelled)
+
+    class Spelling:
+        """A model that says the next of the spelled bytes, whatever the text."""
+
+        name, vocab_size, context, eos = "spelling", target.vocab_size, 64, frozenset()
+        tokenizer, device, dtype = target.tokenizer, target.device, target.dtype
+
+        def start(self, prompts, capacity):
+            table = TableModel([0.0] * self.vocab_size)
+            memory = table.start(prompts, capacity)
+            feed = memory.feed
+
+            def say(tokens, count=None):
+                logits = feed(tokens, count).clone()
+                logits[0, -1, next(script)] = 1000.0
+                return logits
+
+            memory.feed = say
+            return memory
+
+    streamed = stream(Spelling(), None, [0], max_new_tokens=len(spelled), seed=0)
+    pieces = list(streamed)
+    assert "".join(pieces) == streamed.trace.text == "é—é" and len(pieces) < len(spelled)
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+def test_bytes_that_never_become_a_character_are_sent_in_the_end():
+    target, _ = load_pair("tales")
+    half = target.tokenizer.encode("é")[0]
+    assert "\ufffd" in target.tokenizer.decode([half])
+    table = TableModel([0.0] * half + [1000.0] + [0.0] * (target.vocab_size - half - 1))
+    table.tokenizer = target.tokenizer
+    streamed = stream(table, None, [0], max_new_tokens=2, seed=0)
+    assert "".join(streamed) == streamed.trace.text != ""
+
+
+def test_bad_input_is_refused_before_anything_is_decoded():
+    with pytest.raises(ValueError, match="'table' has no tokenizer, so there is no text to stream"):
+        stream(TableModel.random(3, 1), None, [0])
+    with pytest.raises(ValueError, match="gamma=0"):
+        stream(TARGET, DRAFTER, "ab", gamma=0)
