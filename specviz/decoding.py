@@ -160,11 +160,13 @@ def start(
         raise ValueError(f"decode_round={decode_round!r}: must be a function of a State, such as decode_round itself.")
     eos = target.eos if eos is None else as_ids(eos if hasattr(eos, "__len__") else [eos], target, "eos")
 
-    length = torch.tensor([len(ids) for ids in prompts])
+    begin = getattr(target, "start_tokens", None)  # an encoder-decoder's texts; others begin with the prompt
+    texts = prompts if begin is None else [begin] * len(prompts)
+    length = torch.tensor([len(ids) for ids in texts])
     longest = min(int(length.max()) + max_new_tokens, target.context)  # what a row can grow to
     state = State(
         target, drafter, gamma, max_new_tokens, sampling, randomness, frozenset(eos), as_stops(stop, target), record,
-        decode_round, single, prompts, _right_padded(prompts, longest), length, length.clone(),
+        decode_round, single, prompts, _right_padded(texts, longest), length, length.clone(),
         [None] * len(prompts), stopwatch=Stopwatch(target.device),
     )  # fmt: skip
     _finish(state, state.finish)
@@ -172,7 +174,7 @@ def start(
         capacity = longest + min(gamma, longest) + 1
         state.memory = target.start(prompts, capacity)
         if drafter is not None:
-            state.session = drafter.start(prompts, capacity, state.eos, state.memory)
+            state.session = drafter.start(target, prompts, capacity, state.eos, state.memory)
         if int(length.max()) > 1:
             state.memory.feed(state.committed[:, : int(length.max()) - 1], count=length - 1)
         state.stopwatch.mark("prefill")

@@ -12,7 +12,7 @@ from specviz.decoding import commit, draft, start, target_forward
 from specviz.drafters.model import ModelDrafter
 from specviz.drafters.protocol import Proposal
 from specviz.models.causal import CausalLM
-from specviz.models.table import TableMemory
+from specviz.models.table import LookBackMemory
 from specviz.verification import verify
 
 GREEDY = SamplingParams(temperature=0)
@@ -80,8 +80,8 @@ def test_eos_accepted_and_text_behind_it_dropped_even_from_a_drafter_that_does_n
     model = cycle(5)
 
     class Careless(ModelDrafter):
-        def start(self, prompts, capacity, eos, target_memory):
-            return super().start(prompts, capacity, frozenset(), target_memory)
+        def start(self, target, prompts, capacity, eos, target_memory):
+            return super().start(target, prompts, capacity, frozenset(), target_memory)
 
     trace = speculate(model, Careless(model), [0], gamma=4, max_new_tokens=30, eos=(2,), seed=0)
     assert trace.tokens == [1, 2] and trace.finish_reason == "eos"
@@ -275,7 +275,7 @@ def test_keyboard_interrupt_keeps_what_was_committed():
 def test_an_interrupt_in_the_middle_of_a_commit_leaves_a_whole_trace(monkeypatch):
     target, drafter = pair()
     whole = speculate(target, drafter, [0], max_new_tokens=30, seed=0)
-    rewind, calls = TableMemory.rewind, []
+    rewind, calls = LookBackMemory.rewind, []
 
     def interrupted(self, length):
         calls.append(length)
@@ -283,7 +283,7 @@ def test_an_interrupt_in_the_middle_of_a_commit_leaves_a_whole_trace(monkeypatch
             raise KeyboardInterrupt
         rewind(self, length)
 
-    monkeypatch.setattr(TableMemory, "rewind", interrupted)
+    monkeypatch.setattr(LookBackMemory, "rewind", interrupted)
     trace = speculate(target, drafter, [0], max_new_tokens=30, seed=0)
     assert trace.finish_reason == "interrupted" and 1 <= len(trace.rounds) <= 3
     assert trace.tokens == whole.tokens[: len(trace.tokens)] and set(trace.seconds) and trace.to_json()
@@ -456,7 +456,7 @@ def test_a_draft_with_q_zero_is_an_error_that_names_the_drafter():
         def fit(self, target):
             pass
 
-        def start(self, prompts, capacity, eos, target_memory):
+        def start(self, target, prompts, capacity, eos, target_memory):
             return self
 
         def propose(self, committed, length, gamma, sampling, randomness):

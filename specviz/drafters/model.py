@@ -5,30 +5,36 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.nn.functional import pad
 
 from specviz.drafters.protocol import Proposal
 from specviz.models.tokenizers import same_tokenizer
 
 
 class ModelDrafter:
-    """Any LanguageModel as a drafter."""
+    """Any LanguageModel as a drafter.
+
+    Two vocabularies of one tokenizer may be padded to different sizes (151,936 and 152,064 ids, say): ids that the
+    target lacks are never drafted, and ids that the draft lacks have q = 0.
+    """
 
     def __init__(self, model):
         self.model = model
         self.name = model.name
 
     def fit(self, target):
-        """Raise ValueError unless this model can draft for target: same ids, and a way to its device."""
+        """Raise ValueError unless this model can draft for target: ids of one meaning, and a way to its device."""
         model = self.model
         if not same_tokenizer(target.tokenizer, model.tokenizer):
             raise ValueError(
                 f"drafter {model.name!r} and target {target.name!r} have different tokenizers: a draft id would mean "
                 "another text to the target. Choose two models of one family."
             )
-        if model.vocab_size != target.vocab_size:
+        tokenizers = target.tokenizer is not None and model.tokenizer is not None
+        if model.vocab_size != target.vocab_size and not tokenizers:
             raise ValueError(
                 f"drafter {model.name!r} has {model.vocab_size} ids, target {target.name!r} has {target.vocab_size}: "
-                "p and q must be over the same vocabulary."
+                "p and q must be over the same vocabulary; give both models their tokenizer to show that it is padding."
             )
         try:
             torch.zeros(1, dtype=model.dtype, device=model.device).to(target.device)
@@ -38,14 +44,16 @@ class ModelDrafter:
                 f"device {target.device} ({error}); load it on {target.device}."
             ) from error
 
-    def start(self, prompts, capacity, eos, target_memory):
-        return ModelSession(self.model, prompts, capacity, eos)
+    def start(self, target, prompts, capacity, eos, target_memory):
+        return ModelSession(self.model, self.model.start(prompts, capacity), eos, target.vocab_size)
 
 
 class ModelSession:
-    def __init__(self, model, prompts, capacity, eos):
-        self.model, self.eos = model, torch.tensor(sorted(eos), dtype=torch.long, device=model.device)
-        self.memory = model.start(prompts, capacity)
+    """Drafts one token after the other, each from logits that memory.feed() gives over the model's ids."""
+
+    def __init__(self, model, memory, eos, vocab_size):
+        self.model, self.memory, self.vocab_size = model, memory, vocab_size
+        self.eos = torch.tensor(sorted(eos), dtype=torch.long, device=model.device)
 
     def propose(self, committed, length, gamma, sampling, randomness):
         model, memory = self.model, self.memory
@@ -64,7 +72,8 @@ class ModelSession:
                 logits = memory.feed(tokens[:, i - 1 : i], count=(gamma > i).long())[:, -1]
             forwards += 1
             drafting = i < lengths
-            q_i = sampling.probabilities(logits).masked_fill(~drafting[:, None], 0)  # [B, V]
+            q_i = sampling.probabilities(self._over_the_targets_ids(logits))  # [B, V]
+            q_i = q_i.masked_fill(~drafting[:, None], 0)
             tokens[:, i], u[:, i] = randomness.draw(q_i, "draft", i, active=drafting)
             ended = drafting & torch.isin(tokens[:, i], self.eos)
             lengths = torch.where(ended, i + 1, lengths)
@@ -73,7 +82,7 @@ class ModelSession:
                 break  # elsewhere, asking would cost more than the forwards that it saves
         n = len(q)
         tokens, u = tokens[:, :n], u[:, :n]
-        q = torch.stack(q, 1) if q else torch.zeros(rows, 0, model.vocab_size, dtype=torch.float32, device=device)
+        q = torch.stack(q, 1) if q else torch.zeros(rows, 0, self.vocab_size, dtype=torch.float32, device=device)
         return Proposal(tokens, q, lengths.cpu(), u, forwards=forwards)
 
     def _catch_up(self, committed, length, drafting):
@@ -81,8 +90,13 @@ class ModelSession:
         missing = torch.where(drafting, length - self.memory.length, 0)
         at = self.memory.length[:, None] + torch.arange(int(missing.max()))
         feed = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
+        feed = feed.clamp(max=self.model.vocab_size - 1)  # the target may have emitted an id that only it has
         logits = self.memory.feed(feed.to(self.model.device), count=missing)
         return logits[torch.arange(len(missing)), (missing - 1).clamp(min=0)]
+
+    def _over_the_targets_ids(self, logits):
+        lacking = self.vocab_size - logits.shape[-1]
+        return pad(logits, (0, lacking), value=-torch.inf) if lacking else logits  # a negative pad cuts
 
     def rewind(self, length):
         self.memory.rewind(length)

@@ -37,5 +37,8 @@ class Drafter(Protocol):
     def fit(self, target) -> None:
         """Raise ValueError, with the reason, unless this drafter can draft for target."""
 
-    def start(self, prompts, capacity, eos, target_memory) -> DraftSession:
-        """A session for these prompts, for texts of up to capacity tokens that end at an id in eos."""
+    def start(self, target, prompts, capacity, eos, target_memory) -> DraftSession:
+        """A session for these prompts, for texts of up to capacity tokens that end at an id in eos.
+
+        Its q is over the target's ids. A drafter that uses target_memory puts its heads back before propose() ends.
+        """

@@ -55,11 +55,20 @@ class TableModel:
         return f"<TableModel {self.name!r}: {self.vocab_size} symbols, looks back {self.order}>"
 
     def start(self, prompts, capacity):
-        return TableMemory(self, len(prompts), capacity)
+        return LookBackMemory(self, len(prompts), capacity)
+
+    def look_up(self, contexts):
+        """[..., k] ids of the last k tokens, oldest first -> logits [..., V]."""
+        if not self.order:
+            return self.logits.expand(*contexts.shape[:-1], -1)
+        return self.logits[contexts.to(self.device).unbind(-1)]
 
 
-class TableMemory(Tape):
-    """A tape of tokens. The context is read back from the tape, so a memory fault changes what comes out."""
+class LookBackMemory(Tape):
+    """A tape of tokens, for a model that looks back at the last model.order of them.
+
+    The context is read back from the tape, so a memory fault changes what comes out.
+    """
 
     def __init__(self, model, rows, capacity):
         super().__init__(rows, capacity)
@@ -72,9 +81,7 @@ class TableMemory(Tape):
         positions = self.positions(n)
         order = self.model.order
         self.tape.scatter_(1, positions + order, tokens.cpu())
-        context = tuple(self.tape.gather(1, positions + back + 1) for back in range(order))  # oldest first
-        logits = self.model.logits[tuple(c.to(self.model.device) for c in context)]
-        if not order:
-            logits = logits.expand(*positions.shape, -1)
+        back = torch.arange(order) + 1
+        contexts = self.tape.gather(1, (positions[..., None] + back).flatten(1)).view(*positions.shape, order)
         self.advance(n, count)
-        return logits
+        return self.model.look_up(contexts)

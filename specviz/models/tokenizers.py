@@ -22,10 +22,10 @@ class SymbolTokenizer:
         return [self.symbols.index(character) for character in text]
 
     def decode(self, ids) -> str:
-        return "".join(self.symbols[i] for i in ids)
+        return "".join(self.symbols[i] for i in ids if i < len(self.symbols))  # a padded vocabulary has more ids
 
     def piece(self, token: int) -> bytes:
-        return self.symbols[token].encode()
+        return self.symbols[token : token + 1].encode()
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:

@@ -1,0 +1,69 @@
+"""N-gram models learned from text: the paper's drafts of negligible cost (its section 4.1 and Table 3)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from specviz.arguments import as_prompts, integer
+from specviz.models.table import LookBackMemory
+
+
+class NgramModel:
+    """The next token from counts of what followed the last order - 1 tokens; a LanguageModel, made by learn().
+
+    Witten-Bell smoothing: where a context h of k tokens was seen c(h) times with T(h) different followers,
+    P(x | h) = (c(hx) + T(h) P(x | last k-1 tokens of h)) / (c(h) + T(h)), down to the add-one unigram. So every
+    token has some probability, and an unseen context falls back to a shorter one.
+    """
+
+    def __init__(self, followers: dict[tuple[int, ...], Counter], order: int, like):
+        self.order = order - 1  # tokens that it looks back
+        self.vocab_size, self.eos, self.tokenizer = like.vocab_size, like.eos, like.tokenizer
+        self.name, self.context = f"{order}-gram", like.context
+        self.device, self.dtype = torch.device("cpu"), torch.promote_types(like.dtype, torch.float32)
+        self.followers = followers
+        self.look_up_one = lru_cache(maxsize=512)(self._look_up_one)
+
+    @classmethod
+    def learn(cls, texts, order: int, like) -> NgramModel:
+        """Count the n-grams of texts (strings, or lists of ids) in the ids of like, a LanguageModel.
+
+        order: 1 for a unigram, 2 for a bigram, 3 for a trigram. Learn from text like that which the target will
+        write, such as its own. Raises ValueError for no text, or text that like cannot encode.
+        """
+        order = integer(order, "order", 1, " (2 is a bigram)")
+        texts, _ = as_prompts(like, texts)
+        followers = defaultdict(Counter)
+        for ids in texts:
+            for at, token in enumerate(ids):
+                for k in range(min(order - 1, at) + 1):
+                    followers[tuple(ids[at - k : at])][token] += 1
+        return cls(dict(followers), order, like)
+
+    def __repr__(self):
+        return f"<NgramModel: {self.name}, {self.vocab_size} ids, {len(self.followers)} contexts>"
+
+    def start(self, prompts, capacity):
+        return LookBackMemory(self, len(prompts), capacity)
+
+    def look_up(self, contexts):
+        """[..., k] ids of the last k tokens, oldest first -> log-probabilities [..., V]."""
+        rows = [self.look_up_one(tuple(context)) for context in contexts.flatten(0, -2).tolist()]
+        return torch.from_numpy(np.stack(rows)).to(self.dtype).view(*contexts.shape[:-1], -1)
+
+    def _look_up_one(self, context) -> np.ndarray:
+        p = np.ones(self.vocab_size) / self.vocab_size
+        for k in range(len(context) + 1):
+            seen = self.followers.get(context[len(context) - k :])
+            if seen is None:
+                break  # then no longer context was seen either
+            ids, counts = np.array(list(seen)), np.array(list(seen.values()), dtype=np.float64)
+            weight = len(ids) if k else self.vocab_size  # add-one for the unigram
+            p *= weight
+            p[ids] += counts
+            p /= weight + counts.sum()
+        return np.log(p)
