@@ -122,7 +122,8 @@ def start(
 ) -> State:  # fmt: skip
     """Check everything, feed the prompts (but their last tokens) to the target, and open a draft session.
 
-    prompt          text, token ids, or a list of either for a batch
+    prompt          text, token ids, chat messages ([{"role": …, "content": …}, …]), or a list of any for a batch;
+                    an encoder-decoder reads it as its source
     gamma           drafts a round, at least 1
     max_new_tokens  exact, unless EOS, a stop string or the target's context ends the text before
     sampling        SamplingParams, by default temperature 1
@@ -215,7 +216,7 @@ def target_forward(state, proposal) -> torch.Tensor:
     tokens = torch.cat([last, proposal.tokens], dim=1)  # [B, gamma+1]
     count = torch.where(state.active, proposal.lengths + 1, 0)
     logits = state.memory.feed(tokens.to(state.target.device), count)
-    p = state.sampling.probabilities(logits)
+    p = state.sampling.probabilities(logits, _texts_before(state, proposal))
     proposal.tokens, proposal.q = proposal.tokens.to(p.device), proposal.q.to(p.device)
     state.stopwatch.mark("target")
     return p
@@ -267,6 +268,18 @@ def _check_round(state, proposal):
 
 
 # --- their details ------------------------------------------------------------------------------
+
+
+def _texts_before(state, proposal):
+    """For logits processors: the ids before each of the gamma + 1 positions of each row, None for padding."""
+    if not state.sampling.processors:
+        return None
+    texts = []
+    for row, drafts in enumerate(proposal.tokens.tolist()):
+        text = state.committed[row, : state.length[row]].tolist()
+        drafted = int(proposal.lengths[row]) if state.finish[row] is None else -1
+        texts += [text + drafts[:i] if i <= drafted else None for i in range(len(drafts) + 1)]
+    return texts
 
 
 def _nothing_drafted(state) -> Proposal:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import torch
 
 from specviz.randomness import Seeded, inverse_cdf
@@ -90,7 +88,7 @@ def build_trace(state, row) -> Trace:
         drafter=getattr(state.drafter, "name", None),
         gamma=state.gamma,
         max_new_tokens=state.max_new_tokens,
-        sampling=asdict(state.sampling),
+        sampling=state.sampling.to_dict(),
         eos=sorted(state.eos),
         seed=randomness.seed if seeded else None,
         row=randomness.rows[row] if seeded and randomness.rows else row,

@@ -18,13 +18,18 @@ class SamplingParams:
     temperature: 0 is greedy (all mass on the largest logit, ties to the lowest id).
     top_k: keep the k largest logits (ties to the lowest id); None keeps all.
     top_p: of what is left, keep the smallest set whose mass reaches top_p; None or 1.0 keeps all.
+    processors: logits processors as transformers has them (repetition penalty, bad words, …), applied first, in
+    order: functions of (ids [1, T], scores [1, V]) -> scores, without a state of their own. Draft and target are
+    processed alike, each position by the text before it.
 
-    Raises ValueError for a negative or non-finite temperature, top_k < 1, top_p outside (0, 1].
+    Raises ValueError for a negative or non-finite temperature, top_k < 1, top_p outside (0, 1], and for processors
+    that cannot be called.
     """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    processors: tuple = ()
 
     def __post_init__(self):
         if not _is_number(self.temperature) or not math.isfinite(self.temperature) or self.temperature < 0:
@@ -34,14 +39,31 @@ class SamplingParams:
             object.__setattr__(self, "top_k", top_k)  # frozen, but still under construction
         if self.top_p is not None and (not _is_number(self.top_p) or not 0 < self.top_p <= 1):
             raise ValueError(f"top_p={self.top_p!r}: must lie in (0, 1], or be None to keep all tokens.")
+        listed = isinstance(self.processors, (list, tuple))
+        if not listed or not all(map(callable, self.processors)):
+            raise ValueError(
+                f"processors={self.processors!r}: must be a list of logits processors, functions of (ids, scores)."
+            )
+        object.__setattr__(self, "processors", tuple(self.processors))
 
-    def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+    def to_dict(self) -> dict:
+        """The settings as JSON can hold them: processors by the names of their classes, if there are any."""
+        settings = dict(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
+        names = [getattr(processor, "__name__", type(processor).__name__) for processor in self.processors]
+        return settings | ({"processors": names} if names else {})
+
+    def probabilities(self, logits: torch.Tensor, texts=None) -> torch.Tensor:
         """logits [..., V] -> probabilities [..., V], in float32 or, for float64 logits, float64.
+
+        texts: for processors, the ids before each position, in the order of logits flattened to [N, V]; None for
+        positions that are padding.
 
         A row with NaN or +inf, or of -inf throughout, comes out as NaN throughout: the decoder finds it
         when it commits the round, without a synchronisation here. Single -inf logits are zeros.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self.processors:
+            logits = self._processed(logits, texts)
         top = logits.amax(-1, keepdim=True)
         if self.temperature == 0:
             probs = _one_hot(logits, top)
@@ -54,6 +76,21 @@ class SamplingParams:
                 logits = _keep_top_p(logits, self.top_p)
             probs = logits.softmax(-1)
         return torch.where(top.isfinite(), probs, torch.nan)
+
+    def _processed(self, logits, texts):
+        if texts is None:
+            raise ValueError("texts: processors look at the text before each position; give its ids.")
+        rows = logits.flatten(0, -2)
+        done = [
+            rows[i : i + 1] if text is None else self._scores(rows[i : i + 1], text) for i, text in enumerate(texts)
+        ]
+        return torch.cat(done).view_as(logits) if done else logits
+
+    def _scores(self, scores, text):
+        ids = torch.tensor([text], device=scores.device)
+        for processor in self.processors:
+            scores = processor(ids, scores.clone())  # some write into what they are given
+        return scores
 
 
 def _is_number(value) -> bool:

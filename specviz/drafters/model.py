@@ -72,7 +72,8 @@ class ModelSession:
                 logits = memory.feed(tokens[:, i - 1 : i], count=(gamma > i).long())[:, -1]
             forwards += 1
             drafting = i < lengths
-            q_i = sampling.probabilities(self._over_the_targets_ids(logits))  # [B, V]
+            texts = _texts(committed, length, tokens[:, :i], drafting) if sampling.processors else None
+            q_i = sampling.probabilities(self._over_the_targets_ids(logits), texts)  # [B, V]
             q_i = q_i.masked_fill(~drafting[:, None], 0)
             tokens[:, i], u[:, i] = randomness.draw(q_i, "draft", i, active=drafting)
             ended = drafting & torch.isin(tokens[:, i], self.eos)
@@ -100,6 +101,12 @@ class ModelSession:
 
     def rewind(self, length):
         self.memory.rewind(length)
+
+
+def _texts(committed, length, drafts, drafting):
+    """For logits processors: the ids before the token that is drafted next, None for rows that draft none."""
+    rows = zip(committed.tolist(), length.tolist(), drafts.tolist(), drafting.tolist())
+    return [text[:end] + drafted if drafts_on else None for text, end, drafted, drafts_on in rows]
 
 
 def as_drafter(drafter):

@@ -46,6 +46,11 @@ def exact_law(
     Raises ValueError, before the search, when it would visit more than about max_branches branches.
     """
     _check_settings(settings, merge)
+    if merge and getattr(target, "start_tokens", None) is not None:
+        raise ValueError(
+            "merge=True starts anew from each text as a prompt, but an encoder-decoder's prompt is its source; use "
+            "merge=False."
+        )
     prompt, settings = _normal(target, prompt, settings)
     estimate = _check_size(target, drafter, prompt, merge, max_branches, settings)
     law = defaultdict(float)
@@ -213,7 +218,7 @@ def target_law(target, prompt, *, max_new_tokens, sampling=None, eos=None, max_s
     if not state.single:
         raise ValueError(f"prompt={prompt!r}: give a single prompt.")
     law, unfinished = {}, {(): 1.0}
-    for _ in range(min(state.max_new_tokens, target.context - len(state.prompts[0]))):
+    for _ in range(min(state.max_new_tokens, target.context - int(state.prompt_length))):
         texts, unfinished = unfinished, {}
         for (text, reached), p in zip(texts.items(), _next_probabilities(state, texts)):
             for token in np.flatnonzero(p).tolist():
@@ -228,11 +233,12 @@ def target_law(target, prompt, *, max_new_tokens, sampling=None, eos=None, max_s
 
 def _next_probabilities(state, texts, rows=1024) -> Iterator[np.ndarray]:
     """p(. | prompt, text) [V] in float64 for each of some texts of one length."""
-    ids = [[*state.prompts[0], *text] for text in texts]
+    begin = state.committed[0, : state.prompt_length].tolist()  # the prompt, or an encoder-decoder's start
+    ids = [[*begin, *text] for text in texts]
     for chunk in (ids[first : first + rows] for first in range(0, len(ids), rows)):
-        memory = state.target.start(chunk, len(chunk[0]))
+        memory = state.target.start(state.prompts * len(chunk), len(chunk[0]))
         logits = memory.feed(torch.tensor(chunk, device=state.target.device))[:, -1]
-        p = state.sampling.probabilities(logits).cpu().double()
+        p = state.sampling.probabilities(logits, chunk).cpu().double()
         yield from (p / p.sum(-1, keepdim=True)).numpy()
 
 
