@@ -1,0 +1,1 @@
+"""What speculation gains: the paper's formulas (theory) and a measured pair (profile)."""
