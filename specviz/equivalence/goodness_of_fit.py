@@ -221,8 +221,8 @@ class Report:
         lines = [
             f"CONVICTED (false-alarm rate {chance}); first off: {self.first_off}"
             if self.convicted
-            else f"NOT CONVICTED (false-alarm rate {chance}); an error as large as in the last column would have been "
-            f"with probability {self.power:.2g}",
+            else f"NOT CONVICTED (false-alarm rate {chance}); last column: the error that would be, with a power of "
+            f"{self.power:.2g}",
             f"{'test':<14}{'samples':>9}{'statistic':>11}{'dof':>6}{'p':>10}{'adjusted':>10}{'distance':>10}{'error':>8}",
         ]
         for test, adjusted, detectable in zip(self.tests, self.adjusted, self.detectable):
