@@ -169,4 +169,110 @@ WRONG = {
             "    return len(draft_tokens), pick(p[-1], u_next)",
         ],
     },
+    "05-equivalence": {
+        "rule-law": [
+            # how often the paper's coin rejects, not this one
+            "def law_of(p, q, accept, left):\n"
+            "    return q * accept(p, q) + (1 - torch.minimum(p, q).sum()) * left(p, q)",
+            "def law_of(p, q, accept, left):\n"
+            "    z = 1 - torch.minimum(p, q).sum()\n    return torch.minimum(p, q) + z * left(p, q)",
+            "def law_of(p, q, accept, left):\n    a = q * accept(p, q)\n    return a + (q - a) * left(p, q)",
+            "def law_of(p, q, accept, left):\n    return q * accept(p, q)",
+            "def law_of(p, q, accept, left):\n    return p",  # what was promised, not what comes out
+        ],
+        "repair": [
+            "my_left = residual",
+            "def my_left(p, q):\n    return p",
+            "def my_left(p, q):\n    return residual(p, q / 2)",
+            "def my_left(p, q):\n    return (p - 2 * torch.minimum(p, q)).clamp(min=0)",
+            "def my_left(p, q):\n    return p - q / 2",  # negative
+            # right for a single position only
+            "def shy(p, q):\n    return accept_probability(p, q) / 2\n"
+            "def my_left(p, q):\n    left = p - q * shy(p, q)\n    return left[0] if left.dim() > 1 else left",
+        ],
+        "pearson": [
+            "def pearson(counts, p):\n    e = counts.sum() * p\n    s = ((counts - e) ** 2 / e).sum()\n"
+            "    return s, stats.chi2.sf(s, len(p))",
+            "def pearson(counts, p):\n    e = counts.sum() * p\n    s = ((counts - e) ** 2 / e).sum()\n"
+            "    return s, stats.chi2.cdf(s, len(p) - 1)",
+            "def pearson(counts, p):\n    f = counts / counts.sum()\n    s = ((f - p) ** 2 / p).sum()\n"
+            "    return s, stats.chi2.sf(s, len(p) - 1)",
+            "def pearson(counts, p):\n    e = counts.sum() * p\n    s = ((counts - e) ** 2 / counts).sum()\n"
+            "    return s, stats.chi2.sf(s, len(p) - 1)",
+            "def pearson(counts, p):\n    e = counts.sum() * p\n    return ((counts - e) ** 2 / e).sum()",
+        ],
+        "how-many": [
+            "def samples_for(law, p, false_alarm=0.01):\n"
+            "    return stats.chi2.isf(false_alarm, len(p) - 1) / float(((law - p) ** 2 / p).sum())",
+            "def samples_for(law, p, false_alarm=0.01):\n    dof = len(p) - 1\n"
+            "    return (stats.chi2.isf(false_alarm, dof) - dof) / float((law - p).abs().sum() / 2)",
+            "def samples_for(law, p, false_alarm=0.01):\n    dof = len(p) - 1\n"
+            "    return (stats.chi2.isf(false_alarm, dof) - dof) / float(((law - p) ** 2 / law).sum())",
+            "def samples_for(law, p, false_alarm=0.01):\n    dof = len(p) - 1\n"
+            "    return (stats.chi2.isf(0.01, dof) - dof) / float(((law - p) ** 2 / p).sum())",
+            "def samples_for(law, p, false_alarm=0.01):\n    dof = len(p)\n"
+            "    return (stats.chi2.isf(false_alarm, dof) - dof) / float(((law - p) ** 2 / p).sum())",
+        ],
+        "find-the-liar": [
+            # the first token alone
+            "def honest(decode_round):\n"
+            "    texts = sample_sequences(*ask, 5000, decode_round=decode_round, **case.settings)\n"
+            "    return fit_sequences(texts, law).tests[0].p_value > 1e-4",
+            # too few samples
+            "def honest(decode_round):\n"
+            "    texts = sample_sequences(*ask, 50, decode_round=decode_round, **case.settings)\n"
+            "    return fit_sequences(texts, law).acquitted",
+            # slow is not wrong
+            "def honest(decode_round):\n"
+            "    settings = dict(case.settings, seed=0, decode_round=decode_round)\n"
+            "    traces = speculate(*ask[:2], [ask[2]] * 200, **settings)\n"
+            "    return np.mean([t.tokens_per_round for t in traces]) > 1.5",
+            "def honest(decode_round):\n    return True",
+        ],
+    },
+    "06-speedup": {
+        "round-yield": [
+            # the token after the last accepted draft forgotten
+            "def round_yield(alphas):\n    drafts = np.cumprod(alphas).sum()\n    return drafts, len(alphas) - drafts",
+            "def round_yield(alphas):\n    tokens = 1 + sum(alphas)\n    return tokens, len(alphas) + 1 - tokens",
+            "def round_yield(alphas):\n    tokens = theory.expected_tokens(np.mean(alphas), len(alphas))\n"
+            "    return tokens, len(alphas) + 1 - tokens",
+            "def round_yield(alphas):\n    n = 1 + np.cumprod(alphas).sum()\n    return n, len(alphas) - n",
+            # the rejected draft alone, not those behind it
+            "def round_yield(alphas):\n    return 1 + np.cumprod(alphas).sum(), 1 - np.prod(alphas)",
+            "def round_yield(alphas):\n    return 1 + np.cumprod(alphas).sum()",
+        ],
+        "best-gamma": [
+            "server, laptop, big_draft = 16, 16, 16",  # E[N] alone
+            "server, laptop, big_draft = 9, 6, 2",  # V = 1 everywhere
+            "server, laptop, big_draft = 9, 4, 1",  # at least one draft, α > c after all
+            "server, laptop, big_draft = 9, 3, 0",
+            "server, laptop, big_draft = 3.2, 1.87, 1.0",  # the speedups
+        ],
+        "break-even": [
+            "def dearest_draft(alpha, V, max_gamma=16):\n    return alpha",
+            "def dearest_draft(alpha, V, max_gamma=16):\n    return alpha - V(2) + 1",
+            "def dearest_draft(alpha, V, max_gamma=16):\n"
+            "    return max((theory.expected_tokens(alpha, g) - V(g)) / g for g in range(1, max_gamma + 1))",
+            "def dearest_draft(alpha, V, max_gamma=16):\n"
+            "    return max(theory.expected_tokens(alpha, g) - V(g + 1) for g in range(1, max_gamma + 1))",
+            "def dearest_draft(alpha, V, max_gamma=16):\n    return max(0.0, max(\n"
+            "        (theory.expected_tokens(alpha, g) - V(g + 1)) / g for g in range(1, max_gamma + 1)))",
+            "def dearest_draft(alpha, V, max_gamma=16):\n"
+            "    return max((theory.expected_tokens(alpha, g) - V(g + 1)) / g for g in range(1, 17))",
+        ],
+        "ninety-percent": [
+            "least_gamma, greatest_speedup = 9, 9.0",
+            "least_gamma, greatest_speedup = 22, 4.674",  # the tokens of a full round
+            "least_gamma, greatest_speedup = 21, theory.speedup(0.9, 21, 0.05)",
+            "least_gamma, greatest_speedup = 21, theory.oracle_speedup(0.9, 0.05)",
+        ],
+        "above-expected": [
+            "above, beyond = [0, 3, 6, 7, 8, 9, 10, 11], [3, 6, 9, 10]",  # against the printed expectation
+            "above, beyond = [1, 2, 5], []",
+            "above, beyond = [0, 3, 4, 6, 7, 8, 9, 10, 11], [6, 9]",  # 1/(1-α): free drafts
+            "above, beyond = [0, 3, 4, 6, 7, 8, 9, 10, 11], [0, 3, 4, 6, 7, 8, 9, 10, 11]",  # a better γ
+            "above, beyond = 9, 4",  # how many
+        ],
+    },
 }
