@@ -41,6 +41,6 @@ setup: .venv/.installed
 	touch $@
 
 clean:
-	rm -rf student build dist .pytest_cache .ruff_cache .hypothesis .venv-transformers-5.0
+	rm -rf student build dist .pytest_cache .ruff_cache .hypothesis .venv-colab
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 	find . -name .ipynb_checkpoints -not -path './.venv*' -prune -exec rm -rf {} +
