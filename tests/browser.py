@@ -1,4 +1,4 @@
-"""A real browser for tests, and a JupyterLab to open in it. Use: from tests.browser import browser, open_page, lab.
+"""A real browser for tests, and a JupyterLab to open in it: the fixtures browser, open_page and lab.
 
 The browser is the one named in SPECVIZ_BROWSER, else chromium, google-chrome or playwright's own. Without any, tests
 skip; with CI=true they fail. No test reaches the network: exported pages are opened offline, and from JupyterLab only
@@ -37,9 +37,9 @@ def find_browser(playwright) -> str | None:
     return own if Path(own).exists() else None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """A Chromium or Chrome."""
+    """A Chromium or Chrome. One a module: playwright's loop must have ended when notebooks are tested."""
     from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as playwright:
@@ -148,7 +148,7 @@ class Lab:
         return "\n".join(cell.locator(".jp-OutputArea-output").all_inner_texts()).strip()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(browser, tmp_path_factory):
     """JupyterLab on a free port, with settings of its own; see Lab.
 

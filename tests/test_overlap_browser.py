@@ -16,7 +16,7 @@ from specviz.verification import accept_probability, residual, verify
 from specviz.widgets import OverlapExplorer
 from specviz.widgets.base import joined
 from specviz.widgets.overlap import RULES
-from tests.browser import browser, lab, open_page, violations  # noqa: F401 (fixtures)
+from tests.browser import violations
 
 pytestmark = pytest.mark.browser
 
@@ -81,7 +81,7 @@ def overlap(p, q):
 
 
 @pytest.fixture
-def js(browser):  # noqa: F811
+def js(browser):
     """js(code, argument) -> the value of a JavaScript expression of x, over the widget's functions."""
     page = browser.new_page()
     source, _, _ = joined("overlap", "js").partition("\nexport default ")
@@ -244,13 +244,13 @@ def pull(page, name, by, steps=5):
     page.mouse.up()
 
 
-def test_what_is_shown_at_first(open_page):  # noqa: F811
+def test_what_is_shown_at_first(open_page):
     page = open_page(OverlapExplorer(*FAR))
     assert bars(page) == (FAR.p, FAR.q)
     check_shown(page)
 
 
-def test_a_bar_is_dragged(open_page):  # noqa: F811
+def test_a_bar_is_dragged(open_page):
     page = open_page(OverlapExplorer(*FAR))
     pull(page, "q2", -80)
     p, q = bars(page)
@@ -265,7 +265,7 @@ def test_a_bar_is_dragged(open_page):  # noqa: F811
     assert bars(page)[0][0] == 1  # let go
 
 
-def test_a_bar_dragged_to_the_end_and_back_leaves_the_others_as_they_were(open_page):  # noqa: F811
+def test_a_bar_dragged_to_the_end_and_back_leaves_the_others_as_they_were(open_page):
     page = open_page(OverlapExplorer(*FAR))
     box = bar(page, "p1").locator(".grip").bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -279,14 +279,14 @@ def test_a_bar_dragged_to_the_end_and_back_leaves_the_others_as_they_were(open_p
     np.testing.assert_allclose(bars(page)[0], FAR.p, atol=0.011)
 
 
-def test_a_touch_alone_changes_nothing(open_page):  # noqa: F811
+def test_a_touch_alone_changes_nothing(open_page):
     page = open_page(OverlapExplorer(*FAR), has_touch=True)
     bar(page, "q2").tap()
     bar(page, "p0").click()
     assert bars(page) == (FAR.p, FAR.q)
 
 
-def test_a_bar_is_dragged_by_touch(open_page):  # noqa: F811
+def test_a_bar_is_dragged_by_touch(open_page):
     page = open_page(OverlapExplorer(*FAR), has_touch=True, width=400)
     bar(page, "q2").scroll_into_view_if_needed()
     box = bar(page, "q2").locator(".grip").bounding_box()
@@ -303,7 +303,7 @@ def test_a_bar_is_dragged_by_touch(open_page):  # noqa: F811
     check_shown(page)
 
 
-def test_bars_by_keyboard(open_page):  # noqa: F811
+def test_bars_by_keyboard(open_page):
     page = open_page(OverlapExplorer(*FAR))
     bar(page, "p0").focus()
     for key, value in (
@@ -338,7 +338,7 @@ def test_bars_by_keyboard(open_page):  # noqa: F811
     assert page.locator("[data-bar][tabindex='0']").count() == 1  # one stop of the tab key, arrows from there
 
 
-def test_a_number_may_be_typed(open_page):  # noqa: F811
+def test_a_number_may_be_typed(open_page):
     page = open_page(OverlapExplorer(*FAR))
     page.get_by_text("All values as a table").click()
     field = page.get_by_label("draft q of c, as a number")
@@ -365,7 +365,7 @@ def test_a_number_may_be_typed(open_page):  # noqa: F811
     assert [float(cell) for cell in row[2:8]] == pytest.approx([float(v) for v in values], abs=1e-4)
 
 
-def test_situations_and_rules_are_chosen(open_page):  # noqa: F811
+def test_situations_and_rules_are_chosen(open_page):
     page = open_page(OverlapExplorer([0.5, 0.5], [0.4, 0.6], ["yes", "no"]))
     menu, rules = page.get_by_label("Situation"), page.get_by_label("Rule")
     assert menu.locator("option:checked").inner_text() == "as given"
@@ -389,7 +389,7 @@ def test_situations_and_rules_are_chosen(open_page):  # noqa: F811
     assert "over all tokens" not in page.locator(".numbers").first.inner_text()
 
 
-def test_a_wrong_rule_may_be_lucky(open_page):  # noqa: F811
+def test_a_wrong_rule_may_be_lucky(open_page):
     page = open_page(OverlapExplorer(*OverlapExplorer.presets["equal"], rule="accept_everything"))
     assert "emits p all the same" in page.locator(".verdict").first.inner_text()
     assert page.get_by_text("nothing is rejected", exact=True).count() == 1
@@ -409,7 +409,7 @@ def sampled(page):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_ten_thousand_samples_convict_the_wrong_rules_and_no_other(open_page, rule):  # noqa: F811
+def test_ten_thousand_samples_convict_the_wrong_rules_and_no_other(open_page, rule):
     page = open_page(OverlapExplorer(*FAR, rule=rule, seed=3))
     take(page, 10000)
     counts, accepted = sample(rule, FAR.p, FAR.q, 10_000, 3)
@@ -427,14 +427,14 @@ def test_ten_thousand_samples_convict_the_wrong_rules_and_no_other(open_page, ru
         assert page.locator("svg.histogram .no-ink").count() > 0
 
 
-def test_coarse_coins_are_convicted_by_one_impossible_token(open_page):  # noqa: F811
+def test_coarse_coins_are_convicted_by_one_impossible_token(open_page):
     page = open_page(OverlapExplorer([0.0, 0.6, 0.4], [0.8, 0.1, 0.1], rule="compare_coarse_coins"))
     take(page, 10000)
     assert number(page, "p_value") == "0" and number(page, "chi_square") == "∞"
     assert "that p never emits" in page.locator(".verdict.fit").inner_text()
 
 
-def test_samples_do_not_depend_on_how_they_were_asked_for(open_page):  # noqa: F811
+def test_samples_do_not_depend_on_how_they_were_asked_for(open_page):
     page = open_page(OverlapExplorer(*FAR, seed=11))
     for _ in range(3):
         take(page, 1)
@@ -459,7 +459,7 @@ def sampled_none(page):
     return set(page.locator("tbody tr td:last-child").all_inner_texts()) == {"–"}
 
 
-def test_another_law_starts_anew(open_page):  # noqa: F811
+def test_another_law_starts_anew(open_page):
     page = open_page(OverlapExplorer(*FAR))
     for change in (
         lambda: bar(page, "q0").press("ArrowUp"),
@@ -473,7 +473,7 @@ def test_another_law_starts_anew(open_page):  # noqa: F811
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_sample_is_told_as_it_happened(open_page, rule):  # noqa: F811
+def test_a_sample_is_told_as_it_happened(open_page, rule):
     page = open_page(OverlapExplorer(*FAR, rule=rule), reduced_motion="reduce")
     seen = set()
     for n in range(1, 15):
@@ -508,7 +508,7 @@ SITUATIONS = {
 
 @pytest.mark.parametrize("width", [360, 400, 600, 800, 1280])
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_nothing_is_cut_and_nothing_overlaps(open_page, width, name):  # noqa: F811
+def test_nothing_is_cut_and_nothing_overlaps(open_page, width, name):
     page = open_page(OverlapExplorer(*SITUATIONS[name], rule="swap_p_and_q"), width=width)
     take(page, 10000)
     take(page, 1)
@@ -537,7 +537,7 @@ def test_nothing_is_cut_and_nothing_overlaps(open_page, width, name):  # noqa: F
     assert overlapping == []
 
 
-def test_no_layout_jump(open_page):  # noqa: F811
+def test_no_layout_jump(open_page):
     """Whatever is chosen, dragged or sampled, everything stays where it was."""
     where = """() => [...document.querySelectorAll(
         '.sv :is(p:not([hidden]), dl, dl > div, h2, svg, ul, li, button, select, summary)'
@@ -559,13 +559,13 @@ def test_no_layout_jump(open_page):  # noqa: F811
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_theme_follows_the_page(open_page, scheme):  # noqa: F811
+def test_the_theme_follows_the_page(open_page, scheme):
     page = open_page(OverlapExplorer(), color_scheme=scheme)
     assert page.locator(".sv").get_attribute("data-theme") == scheme
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(open_page, scheme):  # noqa: F811
+def test_axe_finds_nothing(open_page, scheme):
     for name, width in (("far", 1000), ("real", 400)):
         page = open_page(OverlapExplorer(*SITUATIONS[name]), color_scheme=scheme, width=width)
         assert violations(page) == []
@@ -577,7 +577,7 @@ def test_axe_finds_nothing(open_page, scheme):  # noqa: F811
         assert violations(page) == []
 
 
-def test_a_name_is_text_and_nothing_else(open_page):  # noqa: F811
+def test_a_name_is_text_and_nothing_else(open_page):
     page = open_page(OverlapExplorer([0.5, 0.5], [0.1, 0.9], ["</script><img src=x onerror=alert(1)>", "\u2028"]))
     take(page, 100)
     assert page.locator("img").count() == 0
@@ -595,7 +595,7 @@ def test_a_name_is_text_and_nothing_else(open_page):  # noqa: F811
         ('"p":"none"', "p must be a list of 2 to 24 probabilities"),
     ],
 )
-def test_bad_data_in_the_page_is_said_in_the_widgets_place(open_page, tmp_path, bad, says):  # noqa: F811
+def test_bad_data_in_the_page_is_said_in_the_widgets_place(open_page, tmp_path, bad, says):
     good = '"p":[0.5,0.5]'
     path = OverlapExplorer([0.5, 0.5], [0.25, 0.75]).to_html(tmp_path / "bad.html")
     text = path.read_text(encoding="utf-8")
@@ -606,7 +606,7 @@ def test_bad_data_in_the_page_is_said_in_the_widgets_place(open_page, tmp_path, 
     assert not page.locator("svg.bars").is_visible()
 
 
-def test_from_input_to_drawing_within_the_budget(open_page):  # noqa: F811
+def test_from_input_to_drawing_within_the_budget(open_page):
     page = open_page(OverlapExplorer(*FAR))
     code = """() => {
         const bars = [...document.querySelectorAll('[data-bar]')];
@@ -638,7 +638,7 @@ explorer"""
 
 
 @pytest.mark.slow
-def test_in_jupyterlab_both_ways(lab):  # noqa: F811
+def test_in_jupyterlab_both_ways(lab):
     page = lab.open(NOTEBOOK)
     bar(page, "q2").press("ArrowDown")
     take(page, 10000)
@@ -648,6 +648,13 @@ def test_in_jupyterlab_both_ways(lab):  # noqa: F811
         page, "print(explorer.q[2], explorer.counts, chi_square(explorer.counts, explorer.p).p_value > 0.01)"
     )
     assert said == f"0.59 {counts} True"
+
+    page.get_by_label("seed").fill("5")  # JupyterLab has uses of its own for Enter, and for definition lists
+    page.get_by_label("seed").press("Enter")
+    page.wait_for_timeout(500)
+    assert lab.run_cell(page, "print(explorer.seed)") == "5"
+    floats = "() => [...document.querySelectorAll('.sv :is(dt, dd)')].map((e) => getComputedStyle(e).float)"
+    assert set(page.evaluate(floats)) == {"none"}
 
     lab.run_cell(page, "explorer.rule = 'accept_everything'")
     expect(page.locator("[data-number=samples]")).to_have_text("0")

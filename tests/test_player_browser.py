@@ -9,7 +9,7 @@ from specviz import Scripted, autoregress, speculate
 from specviz.widgets import RoundPlayer
 from specviz.widgets.export import write
 from specviz.widgets.player import text_parts
-from tests.browser import browser, lab, open_page, violations  # noqa: F401 (fixtures)
+from tests.browser import violations
 from tests.test_player import awkward, table
 
 pytestmark = pytest.mark.browser
@@ -69,7 +69,7 @@ def baseline():
 # --- replaying ----------------------------------------------------------------------------------
 
 
-def test_played_to_its_end_the_text_is_the_traces(open_page, trace, baseline):  # noqa: F811
+def test_played_to_its_end_the_text_is_the_traces(open_page, trace, baseline):
     page = open_page(RoundPlayer(trace, baseline, speed="16"))
     page.locator(".sv-play").click()
     total = sum(map(steps, trace.rounds))
@@ -85,7 +85,7 @@ def test_played_to_its_end_the_text_is_the_traces(open_page, trace, baseline):  
     expect(page.locator(".sv-counts")).to_contain_text(f"{trace.alpha:.2f}")
 
 
-def test_by_the_clock_of_the_recording(open_page, trace):  # noqa: F811
+def test_by_the_clock_of_the_recording(open_page, trace):
     for round in trace.rounds:
         round.seconds = dict.fromkeys(round.seconds, 0.01)
     page = open_page(RoundPlayer(trace, speed="measured"))
@@ -94,7 +94,7 @@ def test_by_the_clock_of_the_recording(open_page, trace):  # noqa: F811
     assert shown_text(page) == trace.text
 
 
-def test_the_text_is_right_after_every_step(open_page, trace):  # noqa: F811
+def test_the_text_is_right_after_every_step(open_page, trace):
     page = open_page(RoundPlayer(trace))
     parts, position, tokens = text_parts(trace), 0, 0
     for round in trace.rounds:
@@ -110,7 +110,7 @@ def test_the_text_is_right_after_every_step(open_page, trace):  # noqa: F811
     assert shown_text(page) == ""
 
 
-def test_the_side_shows_the_rounds_numbers(open_page, trace):  # noqa: F811
+def test_the_side_shows_the_rounds_numbers(open_page, trace):
     page = open_page(RoundPlayer(trace))
     data, position = RoundPlayer(trace).data, 0
     for round in trace.rounds[:5]:
@@ -130,7 +130,7 @@ def test_the_side_shows_the_rounds_numbers(open_page, trace):  # noqa: F811
             page.locator(".sv-column").nth(i).click()
 
 
-def test_hover_and_focus_show_the_same(open_page, trace):  # noqa: F811
+def test_hover_and_focus_show_the_same(open_page, trace):
     page = open_page(RoundPlayer(trace))
     go(page, steps(trace.rounds[0]))
     columns, side = page.locator(".sv-column"), page.locator(".sv-side")
@@ -148,7 +148,7 @@ def test_hover_and_focus_show_the_same(open_page, trace):  # noqa: F811
 # --- keys ---------------------------------------------------------------------------------------
 
 
-def test_every_key(open_page, trace):  # noqa: F811
+def test_every_key(open_page, trace):
     page = open_page(RoundPlayer(trace))
     first, second = trace.rounds[:2]
     total = sum(map(steps, trace.rounds))
@@ -178,7 +178,7 @@ def test_every_key(open_page, trace):  # noqa: F811
 # --- the coin -----------------------------------------------------------------------------------
 
 
-def test_a_chosen_coin_gives_pythons_round(open_page):  # noqa: F811
+def test_a_chosen_coin_gives_pythons_round(open_page):
     eos = [9]
     trace = speculate(table(1), table(2), "a", gamma=3, max_new_tokens=40, seed=11, eos=eos)
     player = RoundPlayer(trace)
@@ -207,7 +207,7 @@ def round_down(a):
     return int(min(a, 0.999) * 1000) / 1000
 
 
-def test_after_a_chosen_coin_the_recording_does_not_go_on(open_page, trace):  # noqa: F811
+def test_after_a_chosen_coin_the_recording_does_not_go_on(open_page, trace):
     page = open_page(RoundPlayer(trace))
     end = steps(trace.rounds[0]) + steps(trace.rounds[1])
     go(page, end)
@@ -233,7 +233,7 @@ def test_after_a_chosen_coin_the_recording_does_not_go_on(open_page, trace):  # 
 # --- exported pages -----------------------------------------------------------------------------
 
 
-def test_two_players_on_one_page(open_page, trace, tmp_path):  # noqa: F811
+def test_two_players_on_one_page(open_page, trace, tmp_path):
     other = awkward(seed=4)
     page = open_page(write(tmp_path / "two.html", [RoundPlayer(trace), RoundPlayer(other)], "two"))
     for number, each in enumerate((trace, other)):
@@ -246,7 +246,7 @@ def test_two_players_on_one_page(open_page, trace, tmp_path):  # noqa: F811
     assert len(ids) == len(set(ids))
 
 
-def test_markup_in_a_token_stays_text(open_page, trace):  # noqa: F811
+def test_markup_in_a_token_stays_text(open_page, trace):
     assert "</script>" in trace.text
     page = open_page(RoundPlayer(trace))
     go(page, sum(map(steps, trace.rounds)))
@@ -255,13 +255,13 @@ def test_markup_in_a_token_stays_text(open_page, trace):  # noqa: F811
 
 
 @pytest.mark.parametrize("settings", [dict(record="none"), dict(max_new_tokens=0)])
-def test_a_bad_trace_is_answered_by_a_message(open_page, settings):  # noqa: F811
+def test_a_bad_trace_is_answered_by_a_message(open_page, settings):
     player = RoundPlayer(awkward(**settings))
     page = open_page(player)
     expect(page.get_by_role("alert")).to_contain_text(player.error)
 
 
-def test_live_controls_are_disabled_and_say_why(open_page):  # noqa: F811
+def test_live_controls_are_disabled_and_say_why(open_page):
     page = open_page(RoundPlayer.live(table(1), table(2), "a", max_new_tokens=10))
     for control in page.locator(".sv-live :is(input, select, textarea, button)").all():
         expect(control).to_be_disabled()
@@ -270,7 +270,7 @@ def test_live_controls_are_disabled_and_say_why(open_page):  # noqa: F811
     expect(page.locator(".sv-scrub")).not_to_have_value("0")
 
 
-def test_plain_decoding_plays(open_page, baseline):  # noqa: F811
+def test_plain_decoding_plays(open_page, baseline):
     page = open_page(RoundPlayer(baseline))
     page.locator(".sv-text").focus()
     page.keyboard.press("End")
@@ -282,7 +282,7 @@ def test_plain_decoding_plays(open_page, baseline):  # noqa: F811
 
 
 @pytest.mark.parametrize("width", [1000, 400])
-def test_nothing_jumps_and_nothing_sticks_out(open_page, trace, baseline, width):  # noqa: F811
+def test_nothing_jumps_and_nothing_sticks_out(open_page, trace, baseline, width):
     page = open_page(RoundPlayer(trace, baseline), width=width)
     heights = set()
     for position in range(0, sum(map(steps, trace.rounds[:6]))):
@@ -295,14 +295,14 @@ def test_nothing_jumps_and_nothing_sticks_out(open_page, trace, baseline, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_reduced_motion_is_respected(open_page, trace):  # noqa: F811
+def test_reduced_motion_is_respected(open_page, trace):
     for wish, moves in (("reduce", False), ("no-preference", True)):
         page = open_page(RoundPlayer(trace), reduced_motion=wish)
         page.locator("[data-key=step]").click()
         assert page.evaluate("document.getAnimations().length > 0") == moves
 
 
-def test_themes_follow_the_page(open_page, trace):  # noqa: F811
+def test_themes_follow_the_page(open_page, trace):
     page = open_page(RoundPlayer(trace), color_scheme="dark")
     frame = page.locator(".sv-player")
     expect(frame).to_have_attribute("data-theme", "dark")
@@ -312,7 +312,7 @@ def test_themes_follow_the_page(open_page, trace):  # noqa: F811
     expect(frame).to_have_attribute("data-theme", "light")
 
 
-def test_steps_are_announced(open_page, trace):  # noqa: F811
+def test_steps_are_announced(open_page, trace):
     page = open_page(RoundPlayer(trace))
     page.locator("[data-key=step]").click()
     expect(page.locator(".sv-unseen")).to_have_text(re.compile("proposes .* with q₁"))
@@ -320,7 +320,7 @@ def test_steps_are_announced(open_page, trace):  # noqa: F811
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(open_page, trace, baseline, scheme):  # noqa: F811
+def test_axe_finds_nothing(open_page, trace, baseline, scheme):
     page = open_page(RoundPlayer(trace, baseline), color_scheme=scheme)
     assert violations(page) == []
     for position in (2, 4, 5, sum(map(steps, trace.rounds[:3])), sum(map(steps, trace.rounds))):
@@ -346,7 +346,7 @@ player
 """
 
 
-def test_in_jupyterlab(lab, trace):  # noqa: F811
+def test_in_jupyterlab(lab, trace):
     page = lab.open(SETUP, "again = RoundPlayer(awkward(seed=4))\nagain")
     total = sum(map(steps, trace.rounds))
     first, second = page.locator(".sv-player").nth(0), page.locator(".sv-player").nth(1)
@@ -372,7 +372,7 @@ def test_in_jupyterlab(lab, trace):  # noqa: F811
     assert lab.run_cell(page, "print(player.what_if)") == "{'round': 0, 'coins': {'0': 0.999}}"
 
 
-def test_live_in_jupyterlab(lab):  # noqa: F811
+def test_live_in_jupyterlab(lab):
     page = lab.open(SETUP, "live = RoundPlayer.live(table(1), table(2), 'a', seed=0, max_new_tokens=20)\nlive")
     form = page.locator(".sv-live")
     before = shown_text(page, 1)
@@ -391,7 +391,7 @@ def test_live_in_jupyterlab(lab):  # noqa: F811
     assert shown_text(page, 1) == expected.text  # what was there stays
 
 
-def test_live_is_stopped_in_jupyterlab(lab):  # noqa: F811
+def test_live_is_stopped_in_jupyterlab(lab):
     endless = "table(1, eos=[]), table(2, eos=[]), 'a', seed=0, max_new_tokens=10, race=False"
     page = lab.open(f"{SETUP}\nlive = RoundPlayer.live({endless})\nlive")
     form = page.locator(".sv-live")

@@ -11,7 +11,6 @@ from specviz.speedup import theory
 from specviz.speedup.profile import Profile
 from specviz.widgets import SpeedupExplorer
 from specviz.widgets.base import joined
-from tests.browser import browser, lab, open_page  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.browser
 
@@ -23,7 +22,7 @@ FORMULAS += ["leastAlpha", "bestGamma"]
 
 
 @pytest.fixture
-def compute(browser):  # noqa: F811
+def compute(browser):
     """compute(name, rows of arguments) -> results of that JavaScript function."""
     page = browser.new_page()
     source, _, _ = joined("speedup", "js").partition("\nexport default ")
@@ -106,13 +105,13 @@ def expected(gamma, alpha, c, slope, c_hat=0.0):
 @pytest.mark.parametrize(
     "setting", [(3, 0.72, 0.08, 0.05), (7, 0.0, 0.0, 0.0), (16, 1.0, 0.0, 0.0), (16, 1.0, 1.0, 1.0), (9, 0.2, 0.3, 0.3)]
 )
-def test_numbers_are_pythons(open_page, setting):  # noqa: F811
+def test_numbers_are_pythons(open_page, setting):
     names = ("gamma", "alpha", "c", "verify_slope")
     page = open_page(SpeedupExplorer(**dict(zip(names, setting))))
     assert shown(page) == expected(*setting)
 
 
-def test_sliders_by_keyboard(open_page):  # noqa: F811
+def test_sliders_by_keyboard(open_page):
     page = open_page(SpeedupExplorer(gamma=4, alpha=0.7, c=0.1, verify_slope=0.05))
     page.get_by_label("γ: drafts a round", exact=True).focus()
     page.keyboard.press("ArrowRight")
@@ -128,7 +127,7 @@ def test_sliders_by_keyboard(open_page):  # noqa: F811
     assert outline == "solid"
 
 
-def test_a_number_may_be_typed(open_page):  # noqa: F811
+def test_a_number_may_be_typed(open_page):
     page = open_page(SpeedupExplorer(gamma=4, alpha=0.7, c=0.1, verify_slope=0))
     field = page.get_by_label("c: a draft step, in target steps, as a number")
     for typed, c in (("0.015", 0.015), ("7", 1.0), ("-1", 0.0)):
@@ -144,7 +143,7 @@ def test_a_number_may_be_typed(open_page):  # noqa: F811
     assert gamma.input_value() == "3" and number(page, "wasted").endswith("of 3")
 
 
-def test_the_curve_may_be_dragged(open_page):  # noqa: F811
+def test_the_curve_may_be_dragged(open_page):
     page = open_page(SpeedupExplorer(gamma=1))
     labels = page.locator("svg.curve text").filter(has_text=re.compile(r"^(6|11)$"))
     at = [labels.nth(i).bounding_box() for i in range(2)]
@@ -159,7 +158,7 @@ def test_the_curve_may_be_dragged(open_page):  # noqa: F811
     assert number(page, "wasted").endswith("of 11")  # let go
 
 
-def test_presets_show_the_papers_tables(open_page):  # noqa: F811
+def test_presets_show_the_papers_tables(open_page):
     explorer = SpeedupExplorer()
     page = open_page(explorer)
     menu = page.get_by_label("Setting")
@@ -176,7 +175,7 @@ def test_presets_show_the_papers_tables(open_page):  # noqa: F811
     assert page.locator("svg.curve path.point").count() == 0
 
 
-def test_the_profiles_points_lie_over_the_prediction(open_page):  # noqa: F811
+def test_the_profiles_points_lie_over_the_prediction(open_page):
     profile = Profile.bundled()
     page = open_page(SpeedupExplorer(profile))
     assert page.locator("svg.curve circle.point").count() == len(profile.speedups)
@@ -194,7 +193,7 @@ def test_the_profiles_points_lie_over_the_prediction(open_page):  # noqa: F811
     assert with_overhead == f"{profile.predicted(4, overhead=True):.2f}×"
 
 
-def test_one_round_is_drawn_to_scale(open_page):  # noqa: F811
+def test_one_round_is_drawn_to_scale(open_page):
     page = open_page(SpeedupExplorer(gamma=5, alpha=0.8, c=0.1, verify_slope=0.1))
     wide = "elements => elements.map((e) => e.getBBox()).map((b) => [b.x, b.width])"
     drafts = page.eval_on_selector_all(".draft-step", wide)
@@ -215,7 +214,7 @@ def test_one_round_is_drawn_to_scale(open_page):  # noqa: F811
 
 @pytest.mark.parametrize("width", [360, 400, 600, 770, 1280])
 @pytest.mark.parametrize("setting", [{}, {"gamma": 16, "alpha": 1.0, "c": 0.0, "verify_slope": 0.0}])
-def test_nothing_is_cut_and_nothing_overlaps(open_page, width, setting):  # noqa: F811
+def test_nothing_is_cut_and_nothing_overlaps(open_page, width, setting):
     page = open_page(SpeedupExplorer(Profile.bundled(), **setting), width=width)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     outside = page.evaluate("""() => [...document.querySelectorAll('.sv svg:not(.icon)')].flatMap((svg) => {
@@ -243,7 +242,7 @@ def test_nothing_is_cut_and_nothing_overlaps(open_page, width, setting):  # noqa
     assert overlapping == []
 
 
-def test_no_layout_jump(open_page):  # noqa: F811
+def test_no_layout_jump(open_page):
     """Whatever the sliders say, everything stays where it was."""
     for width in (400, 1000):
         page = open_page(SpeedupExplorer(Profile.bundled()), width=width)
@@ -260,14 +259,14 @@ def test_no_layout_jump(open_page):  # noqa: F811
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_theme_follows_the_page(open_page, scheme):  # noqa: F811
+def test_the_theme_follows_the_page(open_page, scheme):
     page = open_page(SpeedupExplorer(), color_scheme=scheme)
     assert page.locator(".sv").get_attribute("data-theme") == scheme
     page.evaluate("document.body.dataset.jpThemeLight = 'false'")
     page.wait_for_selector(".sv[data-theme=dark]")
 
 
-def test_it_is_said_aloud_once_it_rests(open_page):  # noqa: F811
+def test_it_is_said_aloud_once_it_rests(open_page):
     page = open_page(SpeedupExplorer(gamma=4))
     live = page.locator("[aria-live=polite]")
     assert live.inner_text() == ""  # nothing happened yet
@@ -276,18 +275,18 @@ def test_it_is_said_aloud_once_it_rests(open_page):  # noqa: F811
     assert page.locator("svg.curve").get_attribute("aria-label").startswith("Speedup over γ. At γ = 5")
 
 
-def test_bad_data_is_said_in_the_widgets_place(open_page):  # noqa: F811
+def test_bad_data_is_said_in_the_widgets_place(open_page):
     page = open_page(SpeedupExplorer('{"version": 2}'))
     assert "profile version 2" in page.get_by_role("alert").inner_text()
 
 
-def test_a_name_from_a_profile_is_text_and_nothing_else(open_page):  # noqa: F811
+def test_a_name_from_a_profile_is_text_and_nothing_else(open_page):
     data = json.loads(Profile.bundled().to_json()) | {"machine": "</script><img src=x onerror=alert(1)>"}
     page = open_page(SpeedupExplorer(json.dumps(data)))
     assert page.get_by_text("</script><img").count() == 1 and page.locator("img").count() == 0
 
 
-def test_from_input_to_drawing_within_the_budget(open_page):  # noqa: F811
+def test_from_input_to_drawing_within_the_budget(open_page):
     """Median 8 ms and 95th percentile 25 ms in one of a few tries: other work on the machine slows some of them."""
     page = open_page(SpeedupExplorer(Profile.bundled()))
     milliseconds = """() => {
@@ -319,7 +318,7 @@ explorer"""
 
 
 @pytest.mark.slow
-def test_in_jupyterlab_both_ways(lab):  # noqa: F811
+def test_in_jupyterlab_both_ways(lab):
     page = lab.open(NOTEBOOK)
     slider = page.get_by_label("γ: drafts a round", exact=True)
     slider.press("ArrowRight")

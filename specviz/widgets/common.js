@@ -150,6 +150,12 @@ function framed(name, build) {
     const suppress = "data-lm-suppress-shortcuts";
     const frame = h("section", { class: `sv sv-${name}`, [suppress]: "true" }, root, speaker);
     frame.addEventListener("focusin", (event) => event.target.setAttribute(suppress, "true"));
+    // A number counts when Enter is pressed; JupyterLab keeps the key's own effect from happening.
+    frame.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && event.target.matches("input[type=number]")) {
+        event.target.dispatchEvent(new Event("change", { bubbles: true }));
+      }
+    });
     frame.setAttribute("aria-label", model.get("texts").title);
     el.append(frame);
 

@@ -649,7 +649,6 @@ function sidePanel({ data, say, label, toss, recorded }) {
     }
     setText(value, u === null ? "–" : u.toFixed(3));
     setAttribute(slider, "aria-valuetext", u === null ? say("no_coin") : `${u.toFixed(3)}, A ${short(a)}`);
-    slider.style.setProperty("--a", `${100 * (a ?? 0)}%`);
     reset.disabled = !changed;
     const why = i < drafts ? "coin_none" : drafts ? "coin_last" : "coin_plain";
     setText(reason, say(changed ? "what_if" : free ? "coin_hint" : why));
