@@ -16,6 +16,7 @@ __all__ = [
     "SamplingParams",
     "Scripted",
     "Seeded",
+    "Seq2SeqLM",
     "TableModel",
     "Trace",
     "autoregress",
@@ -27,8 +28,12 @@ __all__ = [
 
 
 def __getattr__(name):
-    if name == "CausalLM":  # brings transformers along, so only when asked for
+    if name == "CausalLM":  # these bring transformers along, so only when asked for
         from specviz.models.causal import CausalLM
 
         return CausalLM
+    if name == "Seq2SeqLM":
+        from specviz.models.seq2seq import Seq2SeqLM
+
+        return Seq2SeqLM
     raise AttributeError(f"module 'specviz' has no attribute {name!r}")

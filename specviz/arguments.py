@@ -32,13 +32,14 @@ def _is_scalar(value) -> bool:
 
 
 def as_prompts(target, prompt) -> tuple[list[list[int]], bool]:
-    """Text, ids, or a list of either -> (a list of id lists, whether it was a single prompt)."""
+    """Text, ids, chat messages, or a list of any of them -> (a list of id lists, whether it was a single prompt)."""
     sequence = hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")
     if not sequence or isinstance(prompt, (bytes, bytearray)) or hasattr(prompt, "keys") or _is_scalar(prompt):
         raise ValueError(
-            f"prompt={prompt!r}: must be text, token ids, or a list of either (of a tokenizer's output its input_ids)."
+            f"prompt={prompt!r}: must be text, token ids, or a list of either (of a tokenizer's output its input_ids), "
+            'or chat messages [{"role": "user", "content": "…"}].'
         )
-    single = isinstance(prompt, str) or (len(prompt) > 0 and not hasattr(prompt[0], "__len__"))
+    single = isinstance(prompt, str) or (len(prompt) > 0 and not hasattr(prompt[0], "__len__")) or _is_chat(prompt)
     single = single or getattr(prompt, "ndim", 2) == 1
     prompts = [prompt] if single else list(prompt)
     if not prompts:
@@ -46,11 +47,29 @@ def as_prompts(target, prompt) -> tuple[list[list[int]], bool]:
     return [_encode(target, p, "prompt" if single else f"prompt[{i}]") for i, p in enumerate(prompts)], single
 
 
+def _is_chat(prompt) -> bool:
+    """Whether this is one conversation: a list that begins with a message."""
+    return isinstance(prompt, (list, tuple)) and len(prompt) > 0 and isinstance(prompt[0], dict)
+
+
+def _check_chat(target, messages, name):
+    for i, message in enumerate(messages):
+        fields = [message.get(field) for field in ("role", "content")] if isinstance(message, dict) else [None]
+        if not all(isinstance(field, str) for field in fields):
+            raise ValueError(f'{name}[{i}]={message!r}: a message is {{"role": "user", "content": "…"}}.')
+        encodable(message["content"], f"{name}[{i}]")
+    if not hasattr(target.tokenizer, "chat"):
+        raise ValueError(f"{name} is a conversation, but {target.name!r} has no tokenizer with a chat template.")
+
+
 def _encode(target, prompt, name) -> list[int]:
     if isinstance(prompt, str):
         if target.tokenizer is None:
             raise ValueError(f"{name}={prompt!r} is text, but {target.name!r} has no tokenizer: give token ids.")
         ids = target.tokenizer.encode(encodable(prompt, name))
+    elif _is_chat(prompt):
+        _check_chat(target, prompt, name)
+        ids = target.tokenizer.chat(list(prompt))
     else:
         ids = prompt
     ids = as_ids(ids, target, name)

@@ -198,12 +198,113 @@ def test_recurrent_models_are_refused():
         CausalLM(MambaForCausalLM(config), context=64)
 
 
-def test_sliding_windows_are_accepted_while_the_text_fits():
-    model = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=16)).double()
+def test_texts_grow_beyond_a_sliding_window():
+    target = loaded(MistralConfig(**SHAPE, sliding_window=4))
+    assert target.window is None and target.attention == {"sliding_attention": 4}
+    assert worst_recorded_p(target) < 1e-9
+
+
+def test_a_window_that_the_model_itself_reads_elsewhere_limits_the_text():
+    """The mask of its own is proven at load with a narrower window; where that has no effect, the window is a limit."""
+
+    class Deaf(MistralConfig):  # its narrow window is never seen by the model
+        def __setattr__(self, name, value):
+            super().__setattr__(name, 16 if name == "sliding_window" else value)
+
+    model = MistralForCausalLM(Deaf(**SHAPE, sliding_window=16)).double()
+    model.get_output_embeddings().weight.data.mul_(20)
     target = CausalLM(model, name="windowed")
+    assert target.window == 16
     assert len(speculate(target, target, [1, 2], gamma=2, max_new_tokens=10, seed=0).tokens) == 10
     with pytest.raises(ValueError, match="sliding window of 16 tokens.*may grow to 25"):
         speculate(target, target, [1, 2], gamma=2, max_new_tokens=20, seed=0)
+
+
+def test_a_model_whose_rows_depend_on_each_other_is_refused():
+    """The tolerance of the check grows with the rounding that batch mates cause, but not without end."""
+    model = hub_model("llama", 1, vocab_size=12)
+
+    class Mixed(type(model.model)):
+        def forward(self, *args, **kwargs):
+            output = super().forward(*args, **kwargs)
+            output.last_hidden_state = output.last_hidden_state + output.last_hidden_state.roll(1, dims=0)
+            return output
+
+    model.model.__class__ = Mixed
+    model.get_output_embeddings().weight.data.mul_(20)
+    with pytest.raises(ValueError, match="differ from a fresh forward's by"):
+        CausalLM(model)
+
+
+# --- conversations ------------------------------------------------------------------------------
+
+
+class Chatty:
+    """Stands in for a transformers tokenizer with a chat template: one id for each role, one for each letter."""
+
+    all_special_ids, added_tokens_decoder, chat_template = [], {}, "…"
+
+    def apply_chat_template(self, messages, add_generation_prompt, return_dict):
+        assert add_generation_prompt and return_dict
+        if messages[0]["role"] == "narrator":
+            raise RuntimeError("unknown role narrator")
+        ids = []
+        for message in messages:
+            ids += [
+                {"user": 0, "assistant": 1}[message["role"]],
+                *("abcdefgh".index(c) + 2 for c in message["content"]),
+            ]
+        return {"input_ids": [*ids, 1], "attention_mask": None}
+
+    def convert_ids_to_tokens(self, token):
+        return "uaabcdefghij"[token]
+
+    def decode(self, ids, **_):
+        return "".join(self.convert_ids_to_tokens(i) for i in ids)
+
+
+def test_prompts_may_be_conversations():
+    target = CausalLM(hub_model("llama", 1, vocab_size=12), Chatty())
+    hello = [{"role": "user", "content": "abc"}]
+    longer = [*hello, {"role": "assistant", "content": "d"}, {"role": "user", "content": "e"}]
+    settings = dict(gamma=2, max_new_tokens=4, seed=0)
+    one = speculate(target, target, hello, **settings)
+    assert one.prompt_tokens == [0, 2, 3, 4, 1]
+    several = speculate(target, target, [hello, longer, [5]], **settings)
+    assert [trace.prompt_tokens for trace in several] == [[0, 2, 3, 4, 1], [0, 2, 3, 4, 1, 5, 0, 6, 1], [5]]
+    assert several[0].tokens == one.tokens
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([{"role": "user"}], r"prompt\[0\]=\{'role': 'user'\}: a message is"),
+        ([[{"role": "user", "content": "a"}, "b"]], r"prompt\[0\]\[1\]='b': a message is"),
+        ([{"role": "user", "content": "\ud800"}], r"prompt\[0\]=.*half a character"),
+        ([{"role": "narrator", "content": "a"}], "chat template refuses it: unknown role narrator"),
+        ({"role": "user", "content": "a"}, "must be text, token ids, or a list of either"),
+    ],
+)
+def test_conversations_that_cannot_be_read_are_refused(prompt, message):
+    target = CausalLM(hub_model("llama", 1, vocab_size=12), Chatty())
+    with pytest.raises(ValueError, match=message):
+        autoregress(target, prompt, max_new_tokens=1)
+
+
+def test_models_without_a_chat_template_refuse_conversations():
+    hello = [{"role": "user", "content": "abc"}]
+    plain = Chatty()
+    plain.chat_template = None
+    for target, message in (
+        (CausalLM(hub_model("llama", 1, vocab_size=12)), "has no tokenizer with a chat template"),
+        (TableModel.random(3, symbols="abc"), "has no tokenizer with a chat template"),
+        (CausalLM(hub_model("llama", 1, vocab_size=12), plain), "this tokenizer has no chat template"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            autoregress(target, hello, max_new_tokens=1)
+
+
+# --- more kinds of models -----------------------------------------------------------------------
 
 
 def test_a_model_whose_cache_ignores_positions_is_refused():

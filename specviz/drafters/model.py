@@ -36,6 +36,12 @@ class ModelDrafter:
                 f"drafter {model.name!r} has {model.vocab_size} ids, target {target.name!r} has {target.vocab_size}: "
                 "p and q must be over the same vocabulary; give both models their tokenizer to show that it is padding."
             )
+        begins = getattr(target, "start_tokens", None)
+        if hasattr(model, "start_tokens") and model.start_tokens != begins:
+            raise ValueError(
+                f"drafter {model.name!r} and target {target.name!r} read their prompts differently: one of them is an "
+                "encoder-decoder, whose text begins after its source. Choose two models of one family."
+            )
         try:
             torch.zeros(1, dtype=model.dtype, device=model.device).to(target.device)
         except (RuntimeError, NotImplementedError, TypeError) as error:

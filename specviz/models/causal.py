@@ -2,51 +2,127 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import torch
 
 from specviz.arguments import integer
-from specviz.models.memory import CausalMemory, direct_forward, whole_forward
+from specviz.models.memory import FULL, CausalMemory, direct_forward, whole_forward
 from specviz.models.tokenizers import HubTokenizer
 
-RECURRENT = ("mamba", "rwkv", "recurrent", "linear_attention", "conv", "hybrid")
+STATEFUL = ("mamba", "rwkv", "recurrent", "linear_attention", "conv", "hybrid")
+ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
 
 
-class CausalLM:
-    """A transformers model for causal language modelling, with a memory that can be rewound.
+class HubModel:
+    """What a decoder and an encoder-decoder of transformers have in common: device, dtype, and a check at load."""
 
-    model: a `PreTrainedModel` with a language-modelling head. It stays on its device and in its dtype, and is put
-    into evaluation mode.
-    tokenizer: a transformers tokenizer, or None to work with ids only.
-    context, eos: taken from the model's configuration unless given.
+    start_tokens = None
 
-    Raises ValueError for a model whose memory cannot be rewound (recurrent or convolutional layers), and for one
-    whose results after a ragged feed differ from a fresh forward's (checked here once, on a few tokens).
-    Sliding-window layers are accepted as long as the text fits the window (checked when decoding starts).
-    """
-
-    def __init__(self, model, tokenizer=None, *, name=None, context=None, eos=None):
+    def __init__(self, model, tokenizer, name, eos):
         config = model.config.get_text_config()
         self.model = model.eval()
         self.tokenizer = None if tokenizer is None else HubTokenizer(tokenizer)
         self.name = name or getattr(config, "_name_or_path", "") or config.model_type
-        _refuse_other_kinds(model, config, self.name)
+        if model.get_output_embeddings() is None:
+            raise ValueError(
+                f"{self.name} ({config.model_type}) has no language-modelling head: load it as …ForCausalLM."
+            )
         self.vocab_size = model.get_output_embeddings().weight.shape[0]
-        self.context = _context(config, context)
         self.eos = _eos(model, self.vocab_size, eos)
-        self.layers = config.num_hidden_layers
-        self.window = _window(config)
-        self.forward = self._checked_forward()
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        """Where ids go and logits come from; of a model on several devices (device_map), where it begins."""
+        embeddings = self.model.get_input_embeddings()
+        if embeddings.weight.device.type != "meta":
+            return embeddings.weight.device
+        return torch.device(embeddings._hf_hook.execution_device)  # weights that accelerate fetches when they are used
 
     @property
     def dtype(self) -> torch.dtype:
         return self.model.dtype
 
     def __repr__(self):
-        return f"<CausalLM {self.name!r}: {self.layers} layers, {self.vocab_size} ids, {self.dtype}, on {self.device}>"
+        kind = type(self).__name__
+        return f"<{kind} {self.name!r}: {self.layers} layers, {self.vocab_size} ids, {self.dtype}, on {self.device}>"
+
+    def _memory(self, forward, rows, capacity, attention=FULL):
+        eager = getattr(self.model.config, "_attn_implementation", None) == "eager"
+        additive = self.dtype if eager else None
+        return CausalMemory(forward, self.layers, rows, capacity, self.context, self.device, additive, attention)
+
+    @torch.no_grad()
+    def _check_rewinding(self, fresh_logits, memory) -> torch.Tensor:
+        """ValueError unless a memory that is fed raggedly, and rewound, gives what fresh forwards give.
+
+        fresh_logits(ids [B, n], row) -> [B, n, V] without a memory, for row 0 or 1 alone or, where row is None, for
+        both; memory() -> an empty one for two rows. Returns the memory's logits [2, V].
+        """
+        ids = self._check_ids()
+        texts = [ids[i : i + 1, :n].to(self.device) for i, n in ((0, 6), (1, 5))]
+        try:
+            fresh = torch.cat([fresh_logits(text, row)[:, -1] for row, text in enumerate(texts)])
+            # How much the same text differs between batches: the rounding of this dtype on this device.
+            mates = fresh_logits(ids.to(self.device), None)[:1, -1]
+            ragged = self._ragged_logits(memory())
+        except Exception as error:  # whatever a model does with a cache that is not its own
+            raise ValueError(f"{self.name}: its memory does not work with rewinding ({error!r}).") from error
+        difference, rounding = _difference(ragged, fresh), _difference(mates, fresh[:1])
+        least, most = {torch.float64: (1e-8, 1e-6), torch.float32: (1e-4, 1e-2)}.get(self.dtype, (0.02, 0.3))
+        tolerance = min(least + 5 * rounding, most)  # a model that reads its batch mates is no rounding
+        if not difference <= tolerance:
+            raise ValueError(
+                f"{self.name} ({self.model.config.model_type}): results from a rewound memory differ from a fresh "
+                f"forward's by {difference:.2g} (tolerance {tolerance:.2g}); speculative decoding would go wrong."
+            )
+        return ragged
+
+    def _check_ids(self):
+        return torch.arange(12).view(2, 6) % self.vocab_size
+
+    def _ragged_logits(self, memory):
+        """[2, V] after ids[0, :6] and ids[1, :5], fed in parts of different lengths with a rewind between."""
+        ids = self._check_ids()
+        memory.feed(ids[:, :4], count=torch.tensor([4, 2]))
+        memory.rewind(torch.tensor([3, 2]))
+        return memory.feed(torch.stack([ids[0, 3:6], ids[1, 2:5]]))[:, -1]
+
+
+class CausalLM(HubModel):
+    """A transformers model for causal language modelling, with a memory that can be rewound.
+
+    model: a `PreTrainedModel` with a language-modelling head, on one device or, loaded with device_map, on
+    several. It stays where it is and in its dtype, and is put into evaluation mode.
+    tokenizer: a transformers tokenizer, or None to work with ids only.
+    context, eos: taken from the model's configuration unless given; eos is an id or several.
+
+    Sliding-window layers get a mask of their own. Where the check at load finds that this does not suit a model,
+    it is accepted as long as the text fits the window (checked when decoding starts).
+
+    Raises ValueError for a model whose memory cannot be rewound (recurrent or convolutional layers), for kinds of
+    layers that are not known here, and for a model whose results after a ragged feed differ from a fresh
+    forward's (checked here once, on a few tokens).
+    """
+
+    def __init__(self, model, tokenizer=None, *, name=None, context=None, eos=None):
+        super().__init__(model, tokenizer, name, eos)
+        config = model.config.get_text_config()
+        _refuse_other_kinds(model, config, self.name)
+        self.context = _context(config, context)
+        self.layers = config.num_hidden_layers
+        self.attention = _attention(config)
+        self.window = None  # how long a text may grow; None: no limit but the context
+        narrow = {kind: width and 3 for kind, width in self.attention.items()}  # narrower than the check's texts
+        try:
+            with _sliding_window(config, 3):
+                self.forward = self._checked_forward(narrow)
+        except ValueError:
+            if self.attention == FULL:
+                raise
+            self.window = min(filter(None, self.attention.values()))
+            self.attention = FULL
+            self.forward = self._checked_forward(FULL)
 
     def start(self, prompts, capacity):
         if self.window is not None and min(capacity, self.context) > self.window:
@@ -54,44 +130,23 @@ class CausalLM:
                 f"{self.name} attends through a sliding window of {self.window} tokens, and this text may grow to "
                 f"{capacity} (prompt + max_new_tokens + gamma + 1); a rewound cache would be wrong. Ask for less text."
             )
-        return self._memory(self.forward, len(prompts), capacity)
-
-    def _memory(self, forward, rows, capacity):
-        eager = getattr(self.model.config, "_attn_implementation", None) == "eager"
-        additive = self.dtype if eager else None
-        return CausalMemory(forward, self.layers, rows, capacity, self.context, self.device, additive)
+        return self._memory(self.forward, len(prompts), capacity, self.attention)
 
     @torch.no_grad()
-    def _checked_forward(self):
+    def _checked_forward(self, attention):
         """The fastest way through the model that gives a fresh forward's results after a ragged feed and a rewind."""
-        ids = torch.arange(12).view(2, 6) % self.vocab_size
-        texts = [ids[i : i + 1, :n].to(self.device) for i, n in ((0, 6), (1, 5))]
-        try:
-            fresh = torch.cat([self.model(input_ids=text).logits[:, -1] for text in texts])
-            # How much the same text differs between batches: the rounding of this dtype on this device.
-            mates = self.model(input_ids=ids.to(self.device)).logits[:1, -1]
-            whole = self._ragged_logits(whole_forward(self.model), ids)
-        except Exception as error:  # whatever a model does with a cache that is not its own
-            raise ValueError(f"{self.name}: its memory does not work with rewinding ({error!r}).") from error
-        difference, rounding = _difference(whole, fresh), _difference(mates, fresh[:1])
-        tolerance = {torch.float64: 1e-8, torch.float32: 1e-4}.get(self.dtype, 0.02) + 5 * rounding
-        if not difference <= tolerance:
-            raise ValueError(
-                f"{self.name} ({self.model.config.model_type}): results from a rewound memory differ from a fresh "
-                f"forward's by {difference:.2g} (tolerance {tolerance:.2g}); speculative decoding would go wrong."
-            )
+        whole = whole_forward(self.model)
+        logits = self._check_rewinding(
+            lambda ids, row: self.model(input_ids=ids).logits, lambda: self._memory(whole, 2, 8, attention)
+        )
+        if hasattr(self.model, "_hf_hook"):  # accelerate's, which brings results back to the first device
+            return whole
+        direct = direct_forward(self.model)
         try:  # the same arithmetic, so nothing less than equality will do
-            same = torch.equal(self._ragged_logits(direct_forward(self.model), ids), whole)
+            same = torch.equal(self._ragged_logits(self._memory(direct, 2, 8, attention)), logits)
         except Exception:
             same = False
-        return direct_forward(self.model) if same else whole_forward(self.model)
-
-    def _ragged_logits(self, forward, ids):
-        """[2, V] after ids[0, :6] and ids[1, :5], fed in parts of different lengths with a rewind between."""
-        memory = self._memory(forward, 2, 8)
-        memory.feed(ids[:, :4], count=torch.tensor([4, 2]))
-        memory.rewind(torch.tensor([3, 2]))
-        return memory.feed(torch.stack([ids[0, 3:6], ids[1, 2:5]]))[:, -1]
+        return direct if same else whole
 
 
 def _difference(logits, others) -> float:
@@ -137,27 +192,45 @@ def _eos(model, vocab_size, asked) -> frozenset[int]:
     return frozenset()
 
 
-def _window(config) -> int | None:
-    """The width of the narrowest attention window, None for full attention throughout."""
-    kinds = getattr(config, "layer_types", None)
-    if kinds is not None and not any("sliding" in kind or "chunked" in kind or "local" in kind for kind in kinds):
-        return None
-    if getattr(config, "use_sliding_window", True) is False:
-        return None
-    widths = [getattr(config, field, None) for field in ("sliding_window", "attention_chunk_size", "window_size")]
-    widths = [width for width in widths if isinstance(width, int)]
-    return min(widths) if widths else None
+def _attention(config) -> dict[str, int | None]:
+    """{kind of layer: how many tokens back it sees, the query's own included; None for all}."""
+    fields = ("sliding_window", "attention_chunk_size", "window_size")
+    widths = [width for field in fields if isinstance(width := getattr(config, field, None), int)]
+    if not widths or getattr(config, "use_sliding_window", True) is False:
+        return FULL
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    return {kind: None if kind == "full_attention" else min(widths) for kind in sorted(set(kinds))}
+
+
+@contextmanager
+def _sliding_window(config, width):
+    """Another width for a moment, if there is one: the check's few tokens then reach beyond it."""
+    before = getattr(config, "sliding_window", None)
+    if before is not None:
+        config.sliding_window = width
+    try:
+        yield
+    finally:
+        if before is not None:
+            config.sliding_window = before
 
 
 def _refuse_other_kinds(model, config, name):
     if model.config.is_encoder_decoder:
-        raise ValueError(f"{name} ({config.model_type}) is an encoder-decoder; only decoders can be used so far.")
-    if model.get_output_embeddings() is None:
-        raise ValueError(f"{name} ({config.model_type}) has no language-modelling head: load it as …ForCausalLM.")
-    kinds = {*(getattr(config, "layer_types", None) or ()), config.model_type}
-    recurrent = sorted(kind for kind in kinds if any(word in kind for word in RECURRENT))
-    if getattr(model, "_is_stateful", False) or recurrent:
         raise ValueError(
-            f"{name} ({config.model_type}) keeps a running state ({', '.join(recurrent) or 'stateful layers'}) that "
+            f"{name} ({config.model_type}) is an encoder-decoder: use specviz.models.seq2seq.Seq2SeqLM for T5 and its "
+            "kin; others are not supported."
+        )
+    kinds = {*(getattr(config, "layer_types", None) or ()), config.model_type}
+    stateful = sorted(kind for kind in kinds if any(word in kind for word in STATEFUL))
+    if getattr(model, "_is_stateful", False) or stateful:
+        raise ValueError(
+            f"{name} ({config.model_type}) keeps a running state ({', '.join(stateful) or 'stateful layers'}) that "
             "cannot be rewound after a rejection; use a model with attention layers throughout."
+        )
+    unknown = sorted(kinds - {config.model_type} - set(ATTENTION))
+    if unknown:
+        raise ValueError(
+            f"{name} ({config.model_type}) has layers of kind {', '.join(unknown)}, which cannot be fed with positions "
+            f"of one's own; known kinds are {', '.join(ATTENTION)}."
         )

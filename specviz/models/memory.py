@@ -27,25 +27,33 @@ class TapeLayer(StaticLayer):
     def update(self, key_states, value_states, *args, **kwargs):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        positions = self.positions.to(key_states.device)  # layers may sit on several devices
         for store, new in ((self.keys, key_states), (self.values, value_states)):
-            store.scatter_(2, self.positions[:, None, :, None].expand_as(new), new)
+            store.scatter_(2, positions[:, None, :, None].expand_as(new), new)
         return self.keys, self.values
 
     def get_seq_length(self, *args):
         return 0  # where tokens go is always said explicitly, by positions and mask
 
 
-class CausalMemory(Tape):
-    """Feeds a Hugging Face decoder with explicit positions and an explicit mask.
+FULL = {"full_attention": None}
 
-    The mask is 4-D, key position <= query position: stale entries beyond a head lie at positions that no query
-    may see until they are overwritten. It is boolean, but in the dtype given as additive for attention that
-    adds its mask to the scores ("eager" in transformers, which would take True for +1).
+
+class CausalMemory(Tape):
+    """Feeds a Hugging Face decoder with explicit positions and explicit masks.
+
+    A mask is 4-D, key position <= query position: stale entries beyond a head lie at positions that no query
+    may see until they are overwritten. attention {kind of layer: width} gives each kind its own, where a width
+    w also hides keys at query position - w and before (a sliding window; None sees all). So the tape of a
+    windowed layer is as long as any other's, and is rewound like any other's.
+    Masks are boolean, but in the dtype given as additive for attention that adds its mask to the scores
+    ("eager" in transformers, which would take True for +1).
     """
 
-    def __init__(self, forward, layers, rows, capacity, context, device, additive=None):
+    def __init__(self, forward, layers, rows, capacity, context, device, additive=None, attention=FULL):
         super().__init__(rows, capacity)
-        self.forward, self.context, self.device, self.additive = forward, context, device, additive
+        self.forward, self.context, self.device = forward, context, device
+        self.additive, self.attention = additive, attention
         self.layers = [TapeLayer(max_cache_len=capacity) for _ in range(layers)]
         self.cache = Cache(layers=self.layers)
         self.keys = torch.arange(capacity, device=device)
@@ -56,18 +64,26 @@ class CausalMemory(Tape):
         positions = self.positions(n).to(self.device)
         for layer in self.layers:
             layer.positions = positions
-        mask = self.keys <= positions[:, None, :, None]  # [B, 1, n, capacity]
-        if self.additive is not None:
-            hidden = torch.finfo(self.additive).min
-            mask = torch.zeros(mask.shape, dtype=self.additive, device=mask.device).masked_fill(~mask, hidden)
+        masks = {kind: self._mask(positions, width) for kind, width in self.attention.items()}
         logits = self.forward(
             cache=self.cache,
             input_ids=tokens.to(self.device),
-            attention_mask=mask,
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             position_ids=positions.clamp(max=self.context - 1),
         )
         self.advance(n, count)
-        return logits
+        return logits.to(self.device)
+
+    def _mask(self, positions, width):
+        """[B, 1, n, capacity]: what the tokens at positions [B, n] may see."""
+        query = positions[:, None, :, None]
+        mask = self.keys <= query
+        if width is not None:
+            mask &= self.keys > query - width
+        if self.additive is None:
+            return mask
+        hidden = torch.finfo(self.additive).min
+        return torch.zeros(mask.shape, dtype=self.additive, device=mask.device).masked_fill(~mask, hidden)
 
 
 def whole_forward(model):

@@ -27,7 +27,11 @@ class Memory(Protocol):
 
 
 class LanguageModel(Protocol):
-    """A causal model over token ids 0 .. vocab_size-1."""
+    """A causal model over token ids 0 .. vocab_size-1.
+
+    A decoder's text begins with the prompt. An encoder-decoder reads the prompt as its source (start() encodes
+    it), and its text begins with start_tokens; models without that attribute are decoders.
+    """
 
     name: str
     vocab_size: int
@@ -36,6 +40,7 @@ class LanguageModel(Protocol):
     tokenizer: object | None  # see specviz.models.tokenizers
     device: torch.device
     dtype: torch.dtype
+    start_tokens: list[int] | None  # what an encoder-decoder's text begins with; None: with the prompt
 
     def start(self, prompts: list[list[int]], capacity: int) -> Memory:
         """An empty memory for len(prompts) rows of up to capacity tokens.

