@@ -114,7 +114,8 @@ but their token ids ([`specviz/equivalence/audit.py`](../specviz/equivalence/aud
 - **pairs**: *3 symbols* is a random Llama of two layers over three symbols, with another as its assistant (their
   distributions overlap by 0.68 on average); *tales* is the bundled pair, 2,048 tokens. In float32, on the CPU.
 - **rows**: one audit each, at one prompt. *texts* continuations were drawn, each with a seed of its own and of up to
-  *tokens* tokens. A correct decoder would be convicted in an audit with a probability of {false_alarm:.0%} at most.
+  *tokens* tokens; how many was a matter of time, not of what they showed. A correct decoder would be convicted in an
+  audit with a probability of {false_alarm:.0%} at most.
 - **smallest p**: of its tests, corrected for their number. **error seen**: the total variation from the target's law
   that would have been convicted with a probability of 99 %, by any test of a single position, and by the joint test.
   Smaller errors, other prompts, other models and settings that are not listed are not covered. That the audit convicts
@@ -145,14 +146,13 @@ def section(pairs, folder) -> str:
         "| pair | setting | tokens | texts | verdict | smallest p | error seen |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    first, convicted = None, 0
+    reports = []
     for setting in SETTINGS:
         samples = drawn(folder / setting.file)
         if not samples:
             continue
         report = run(setting, pairs, folder, samples, progress=False)
-        first = first or report
-        convicted += report.convicted
+        reports.append(report)
         cells = [
             setting.pair,
             setting.name,
@@ -162,10 +162,11 @@ def section(pairs, folder) -> str:
             *numbers(report),
         ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    summary = f"{convicted} of {len(lines) - 6} audits convict." if convicted else "No audit convicts."
-    lines += ["", summary, ""]
+    convicted = [report for report in reports if report.convicted]
+    lines += ["", f"{len(convicted)} of {len(reports)} audits convict." if convicted else "No audit convicts.", ""]
     lines += [FINDINGS[transformers.__version__]] if transformers.__version__ in FINDINGS else []
-    lines += ["The first of them in full:", "", "```text", str(first), "```", ""]
+    which = "first that convicts" if convicted else "first of them"
+    lines += [f"The {which} in full:", "", "```text", str([*convicted, *reports][0]), "```", ""]
     return "\n".join(lines)
 
 
