@@ -68,7 +68,7 @@ def rounds(target, drafter, prompt, **settings):
 
 def _rounds(state):
     while state.active.any():
-        done = state.decode_round(state)
+        done = _next_round(state)
         yield done[0] if state.single else done
 
 
@@ -96,13 +96,20 @@ def _decode(target, drafter, prompt, on_round, settings):
     state = start(target, drafter, prompt, **settings)
     try:
         while state.active.any():
-            done = state.decode_round(state)
+            done = _next_round(state)
             if on_round is not None and on_round(done[0] if state.single else done):
                 break
     except KeyboardInterrupt:
         pass
     traces = [build_trace(state, row) for row in range(len(state.prompts))]
     return traces[0] if state.single else traces
+
+
+def _next_round(state):
+    done = state.decode_round(state)
+    if not isinstance(done, list):
+        raise ValueError(f"decode_round returned {done!r}: must return what commit() returns, a Round for each row.")
+    return done
 
 
 def decode_round(state) -> list[Round | None]:

@@ -258,11 +258,15 @@ class Branch:
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
         mass = probs.cpu().double()
+        if (mass < 0).any():
+            raise ValueError(
+                f"the {stream!r} draw is from negative probabilities; clamp them at 0, as residual() does."
+            )
         tokens = self._choose((mass / mass.sum(-1, keepdim=True)).numpy(), active)
         return Drawn(tokens.to(probs.device), torch.full((self.rows,), math.nan, dtype=torch.float64))
 
     def flip(self, prob, active=None) -> Flipped:
-        a = prob.cpu().double().numpy()
+        a = prob.cpu().double().numpy().clip(0, 1)  # a coin below 1.7 is a coin below 1
         ones = np.ones((self.rows, 1))
         # k leading successes: A(x_1) ... A(x_k), then a failure (none is left to fail after gamma of them)
         weights = np.cumprod(np.hstack([ones, a]), axis=1) * np.hstack([1 - a, ones])
@@ -330,7 +334,8 @@ class Probe(Branch):
         self._generator = np.random.default_rng(seed)
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
-        self.draws.append(float((self.options if active is None else self.options * active.cpu().numpy()).mean()))
+        of_active = self.options if active is None else np.where(active.cpu().numpy(), self.options, 0)
+        self.draws.append(float(of_active.mean()))
         return super().draw(probs, stream, slot, active)
 
     def _first_visit(self, path, options):

@@ -89,7 +89,12 @@ class SamplingParams:
     def _scores(self, scores, text):
         ids = torch.tensor([text], device=scores.device)
         for processor in self.processors:
-            scores = processor(ids, scores.clone())  # some write into what they are given
+            given, scores = scores, processor(ids, scores.clone())  # some write into what they are given
+            if getattr(scores, "shape", None) != given.shape:
+                raise ValueError(
+                    f"processor {processor!r} returned {getattr(scores, 'shape', type(scores).__name__)}: must return "
+                    f"scores of the shape that it was given, {tuple(given.shape)}."
+                )
         return scores
 
 

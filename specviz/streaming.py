@@ -21,11 +21,14 @@ class Stream:
 
     def __iter__(self):
         state = self._state
-        while state.active.any():
-            state.decode_round(state)
+        while True:
+            # Before the next round, not after the last: an interruption may have come between a round and its pieces.
             pieces = [self._new_text(row) for row in range(len(state.prompts))]
             if any(pieces):
                 yield pieces[0] if state.single else pieces
+            if not state.active.any():
+                return
+            state.decode_round(state)
 
     @property
     def trace(self) -> Trace | list[Trace]:

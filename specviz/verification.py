@@ -45,7 +45,8 @@ def verify(
     p             [B, gamma+1, V]  the target's, before each draft and after the last
     draft_lengths [B]              drafts in each row (default gamma): those beyond are never tested
     active        [B] bool         rows that take part (default all): the others draw nothing
-    accept, left                   the two halves of the rule; others can be tried in their place (lesson 05)
+    accept, left                   the two halves of the rule; others can be tried in their place (lesson 05). left
+                                   also gives the bonus, from p and q = 0
 
     A draft is accepted when its coin u < p(x)/q(x), strictly. The next token comes from the residual at the
     first rejection or, when all drafts were accepted, from p after the last (the bonus token). Either way

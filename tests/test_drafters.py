@@ -8,6 +8,7 @@ import torch
 from tiny import fresh_logits, hub_model, language_model
 
 from specviz import CausalLM, SamplingParams, TableModel, autoregress, speculate
+from specviz.decoding import draft, start
 from specviz.drafters.layer_skip import LayerSkip
 from specviz.drafters.model import ModelDrafter
 from specviz.drafters.prompt_lookup import PromptLookup
@@ -65,6 +66,12 @@ def test_layer_skip_leaves_the_targets_memory_as_it_was(family):
             text = text + round.tokens
 
 
+def test_layer_skip_puts_the_targets_head_back():
+    state = start(language_model("llama", 1), LayerSkip(1), [0, 1, 2], gamma=3, max_new_tokens=9, seed=0)
+    proposal = draft(state)
+    assert proposal.lengths.tolist() == [3] and state.memory.length.tolist() == [2]
+
+
 def test_layer_skip_drafts_what_a_model_of_the_first_layers_says():
     target = language_model("llama", 1, vocab_size=7)
     cut = hub_model("llama", 1, vocab_size=7)
@@ -92,6 +99,21 @@ def test_witten_bell_by_hand():
     unigram = torch.tensor([3, 3, 1]).double() / 7
     assert torch.allclose(after[0], (torch.tensor([0, 2, 0]) + unigram) / 3)
     assert torch.allclose(after[1], unigram) and torch.allclose(after[2], unigram)  # these were never seen
+
+
+def test_witten_bell_where_a_context_had_two_followers():
+    """In "aabacb" a was followed by a, b, c once each: (1 + 3 P(x)) / 6; and ba by c alone: (… + 1 P(x | a)) / 2."""
+    model = NgramModel.learn("aabacb", 3, TARGET)
+    unigram = (torch.tensor([3, 2, 1]).double() + 1) / 9
+    after_a = (1 + 3 * unigram) / 6
+    after_ba = (torch.tensor([0.0, 0.0, 1.0]).double() + after_a) / 2
+    found = model.look_up(torch.tensor([[2, 0], [1, 0]])).exp()  # ca was never seen
+    assert torch.allclose(found[0], after_a) and torch.allclose(found[1], after_ba)
+
+
+def test_a_book_may_be_longer_than_the_targets_context():
+    short = TableModel.random(3, 1, seed=1, context=8, symbols="abc")
+    assert NgramModel.learn("abc" * 50, 2, short).look_up(torch.tensor([[0]])).exp()[0, 1] > 0.9
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
@@ -123,7 +145,10 @@ def test_a_bigram_learned_from_the_targets_own_text_beats_a_unigram():
     ("call", "message"),
     [
         (lambda: NgramModel.learn("ab", 0, TARGET), "order=0"),
-        (lambda: NgramModel.learn([], 2, TARGET), "prompt=.* is empty"),
+        (lambda: NgramModel.learn([], 2, TARGET), "texts: there is not a single token"),
+        (lambda: NgramModel.learn([[0, 7]], 2, TARGET), "texts: ids .7. are outside"),
+        (lambda: NgramModel.learn([[0.5]], 2, TARGET), "texts=.0.5.: must be token ids"),
+        (lambda: NgramModel.learn("ab", 2, TableModel.random(3, 1)), "has no tokenizer: give lists of ids"),
         (lambda: NgramModel.learn("abz", 2, TARGET), "contains"),
         (lambda: PromptLookup(longest=1, shortest=2), "longest=1: must be an integer >= 2"),
         (lambda: PromptLookup(shortest=0), "shortest=0"),

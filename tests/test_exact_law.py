@@ -5,14 +5,18 @@ tiny.py by plain numpy products over fresh, uncached rows.
 """
 
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from tiny import language_model, largest_difference, mean_overlap, plain_law
 
 from specviz import Exhaustive, SamplingParams, TableModel, speculate
 from specviz.decoding import decode_round
 from specviz.equivalence.exact import branches, compare, estimate_branches, exact_law, prove, target_law
+from specviz.equivalence.mutants import with_step
+from specviz.verification import residual, verify
 
 EACH, BONUS, AGAIN = "rejection at each position", "bonus", "full round after full acceptance"
 ALL = {EACH, BONUS, AGAIN}
@@ -187,8 +191,57 @@ def test_a_comparison_says_what_is_off():
     assert str(compare(p, p)).startswith("EXACT: 2 sequences") and compare(wrong, p, tolerance=0.2).exact
     with pytest.raises(ValueError, match="expected sums to 0.5"):
         compare(p, {(0,): 0.5})
-    with pytest.raises(ValueError, match="law sums to 0:"):
-        compare({}, p)
+    for bad in ({}, {(0,): 0.5, (1,): float("nan")}, {(0,): 1.5, (1,): -0.5}):
+        with pytest.raises(ValueError, match="law sums to .*: must be probabilities of sequences"):
+            compare(bad, p)
+
+
+def test_a_rule_whose_coin_exceeds_one_is_not_called_exact():
+    """p/q without min(1, ·): the coin cannot show it, and what is left to resample must not be negative either."""
+    target, drafter = random_pair(3)
+    settings = dict(gamma=2, max_new_tokens=3)
+    for left in (lambda p, q: p, residual):
+        unclamped = with_step(verify=partial(verify, accept=lambda p, q: p / q, left=left))
+        proof = prove(target, drafter, [0], decode_round=unclamped, **settings)
+        assert proof.exact == (left is residual)
+    negative = with_step(verify=partial(verify, left=lambda p, q: p - q))
+    with pytest.raises(ValueError, match="the 'next' draw is from negative probabilities"):
+        prove(target, drafter, [0], decode_round=negative, **settings)
+
+
+def test_a_proof_refuses_what_the_targets_law_does_not_know():
+    target, drafter = TableModel.random(3, 1, symbols="abc"), TableModel.random(3, 1, seed=5, symbols="abc")
+    for setting in (dict(stop="aa"), dict(on_round=print)):
+        with pytest.raises(ValueError, match="the target's own law knows nothing of it"):
+            prove(target, drafter, "ab", gamma=1, max_new_tokens=3, **setting)
+    broken = TableModel([[0.0, np.nan], [0.0, 1.0], [0.0, 1.0]])
+    with pytest.raises(FloatingPointError, match="'table' returned NaN or infinite logits after"):
+        target_law(broken, [0], max_new_tokens=2)
+
+
+def test_float32_tables_keep_float32s_promise():
+    p, q = (TableModel.random(3, 1, seed=s, dtype=torch.float32) for s in (1, 2))
+    assert sum(target_law(p, [0], max_new_tokens=4).values()) == pytest.approx(1, abs=1e-12)
+    assert prove(p, q, [0], gamma=2, max_new_tokens=4, tolerance=1e-6).exact
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_search_is_bounded_by_the_context_and_checks_first(merge):
+    short, drafter = TableModel.random(3, 1, seed=1, context=4), TableModel.random(3, 1, seed=2)
+    law = exact_law(short, drafter, [0, 1], gamma=2, max_new_tokens=10**9, merge=merge)
+    assert largest_difference(law, plain_law(short, [0, 1], 2)) < 1e-12
+    for wrong, message in ((dict(gamma=-1), "gamma=-1"), (dict(gamma="a"), "gamma='a'"), (dict(eos=9), "ids .9. are")):
+        with pytest.raises(ValueError, match=message):
+            exact_law(short, drafter, [0], merge=merge, **{"gamma": 1, "max_new_tokens": 2, **wrong})
+    with pytest.raises(ValueError, match="probes=0"):
+        estimate_branches(short, drafter, [0], merge=merge, probes=0, gamma=1, max_new_tokens=2)
+
+
+def test_texts_that_have_ended_are_not_counted_in_an_estimate():
+    target, drafter = random_pair(3)
+    free = estimate_branches(target, drafter, [0], merge=True, gamma=1, max_new_tokens=6).branches
+    ended = estimate_branches(target, drafter, [0], merge=True, gamma=1, max_new_tokens=6, eos=[1, 2]).branches
+    assert ended < free / 5
 
 
 def test_means_over_all_branches():

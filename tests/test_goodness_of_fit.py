@@ -67,6 +67,17 @@ def test_pooling_keeps_the_totals_and_leaves_no_small_cell(expected, data):
     assert len(means) == 1 or (means >= 5).all()
 
 
+def test_tokens_that_hardly_ever_come_are_not_hidden_by_a_cell_that_joins_them():
+    """A thousand times a token of probability 1e-9, beside tokens that come by the hundred thousand."""
+    probs = np.array([0.5, 0.5 - 1e-9, 1e-9])
+    counts = np.random.default_rng(0).multinomial(200_000, [0.5, 0.495, 0.005])
+    for test in (chi_square, g_test):
+        assert test(counts, probs).p_value < 1e-12
+        assert test([100_000, 100_000, 0], probs).p_value == 1
+        assert test([990, 10], [1 - 1e-9, 1e-9]).p_value < 1e-12
+        assert test([999, 1], [1 - 1e-4, 1e-4]).p_value > 0.5  # one in a thousand: nothing strange
+
+
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.6, 0.9]) == pytest.approx([1, 1])
@@ -107,6 +118,16 @@ def test_counts_and_probabilities_that_are_none(counts, probs, message):
         (lambda: samples_needed(0.1, 4, power=1), "power=1"),
         (lambda: detectable_error(0, 4), "n=0"),
         (lambda: fit_sequences(np.array([1, 2]), {(1,): 1.0}), r"integers \[n, T\]"),
+        (lambda: fit_sequences(np.array([[1]]), {}), "law={}"),
+        (lambda: fit_sequences(np.array([[1]]), {1: 1.0}), "tuples of ids"),
+        (lambda: fit_sequences(np.array([[1]]), {(1,): 1.0}, false_alarm=2), "false_alarm=2"),
+        (lambda: Report([]), "tests=.. is empty"),
+        (lambda: conviction_power([0.5, 0.5], [0.5, 0.5], -5), "n=-5"),
+        (lambda: conviction_power([1.0, 1.0], P[:2] / 0.7, 5), "law has shape .* sums to 2"),
+        (lambda: conviction_power([0.5, 0.5], P, 5), "probs has shape"),
+        (lambda: samples_to_convict([np.nan, 0.5], [0.5, 0.5]), "law has shape"),
+        (lambda: samples_to_convict(P, P, power=2), "power=2"),
+        (lambda: samples_to_convict(P, P, false_alarm=2), "false_alarm=2"),
     ],
 )
 def test_questions_without_an_answer(call, message):
@@ -213,6 +234,12 @@ def test_an_impossible_token_needs_only_to_be_seen():
     assert samples_to_convict(wrong, probs) < 100  # and the missing third one is seen sooner
 
 
+def test_a_tiny_error_needs_nearly_a_billion():
+    d = 1.36e-4
+    n = samples_to_convict([0.5 + d, 0.5 - d], [0.5, 0.5])
+    assert n == pytest.approx(samples_needed(d, 2), rel=0.01) and 6e8 < n < 1e9
+
+
 def test_the_right_law_is_never_convicted_for_sure():
     assert samples_to_convict(P, P) is None
     assert conviction_power(P, P, 10_000, 0.01) == pytest.approx(0.01)
@@ -249,4 +276,6 @@ def test_a_report_understands_texts_that_end():
 def test_a_report_says_what_it_would_have_seen():
     report = Report([chi_square([400, 300, 200, 100], P, what="here")], false_alarm=0.01)
     assert report.detectable == [pytest.approx(detectable_error(1000, 4, 0.01, 0.99))]
+    three = Report([chi_square([400, 300, 200, 100], P)] * 3, false_alarm=0.03)
+    assert three.detectable == [pytest.approx(detectable_error(1000, 4, 0.01, 0.99))] * 3
     assert "NOT CONVICTED" in str(report) and "here" in str(report)

@@ -148,6 +148,20 @@ def test_shared_noise_leaves_no_freedom_once_the_draft_is_drawn():
     assert law == pytest.approx([0.5, 0.5])
 
 
+def test_shared_noise_after_a_rejection_knows_that_the_coin_was_high():
+    """q = (.6, .2, .2), p = (.24, .4, .36): u < .4 accepts 0, and .4 <= u < .6 resamples with what is left of u."""
+    p, q = (torch.tensor([law]).double() for law in ([0.24, 0.4, 0.36], [0.6, 0.2, 0.2]))
+    law = np.zeros(3)
+    for branch in Exhaustive():
+        noise = mutants._OneStreamExactly(branch)
+        noise.begin_round(0)
+        x = noise.draw(q, "draft", 0).token
+        verdict = verify(x[:, None], q[:, None], p[:, None].expand(1, 2, 3), noise)
+        law[x if verdict.accepted else verdict.next_token] += branch.weight[0]
+    border = 0.2 / 0.36  # of the residual (0, .2, .16)
+    assert law == pytest.approx([0.4, border - 0.4 + 0.2, 0.6 - border + 0.2])
+
+
 def test_a_bonus_that_overwrites_drops_the_last_accepted_draft():
     case, wrong = CASES["context"], by_name["bonus overwrites"].decode_round
     trace = speculate(case.target, case.target, [0, 1], gamma=2, max_new_tokens=9, seed=0, decode_round=wrong)

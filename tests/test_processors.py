@@ -94,6 +94,26 @@ def test_what_forbids_everything_is_reported():
         speculate(TARGET, DRAFTER, [0], max_new_tokens=4, seed=0, sampling=SamplingParams(processors=[nothing]))
 
 
+def test_one_that_writes_into_what_it_is_given_spoils_nothing():
+    def forbid_the_last(ids, scores):
+        scores[:, ids[0, -1]] = -torch.inf
+        return scores
+
+    before = TARGET.logits.clone()
+    sampling = SamplingParams(processors=[forbid_the_last])
+    assert prove(TARGET, DRAFTER, [0, 3], gamma=2, max_new_tokens=4, sampling=sampling).exact
+    assert torch.equal(TARGET.logits, before)
+
+
+@pytest.mark.parametrize("result", [lambda scores: None, lambda scores: scores[:, :2]])
+def test_one_that_returns_something_else_is_named(result):
+    def odd(ids, scores):
+        return result(scores)
+
+    with pytest.raises(ValueError, match="processor .*odd.* returned .*: must return scores of the shape"):
+        speculate(TARGET, DRAFTER, [0], max_new_tokens=4, seed=0, sampling=SamplingParams(processors=[odd]))
+
+
 @pytest.mark.parametrize("processors", [REPETITION, "penalty", [1.8], [REPETITION, None]])
 def test_bad_processors(processors):
     with pytest.raises(ValueError, match="processors=.*: must be a list of logits processors"):

@@ -86,6 +86,7 @@ def test_many_draws_from_one_law_are_the_single_draws(law, uniforms):
         (lambda: sample_position([0.5, 0.6], [0.5, 0.5], 5), "p sums to 1.1"),
         (lambda: sample_position([0.5, 0.5], [-0.5, 1.5], 5), "q sums to 1"),
         (lambda: sample_position([0.5, np.nan], [0.5, 0.5], 5), "p sums to nan"),
+        (lambda: sample_position([0.5, 0.5], [0.9, 0.1], 5, left=lambda p, q: p - q), "left.p, q. is negative"),
     ],
 )
 def test_bad_input(call, message):

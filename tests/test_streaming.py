@@ -41,6 +41,24 @@ def test_breaking_off_keeps_what_was_decoded_and_can_go_on():
     assert first + "".join(rest) == streamed.trace.text and streamed.trace.finish_reason == "length"
 
 
+def test_an_interruption_between_a_round_and_its_pieces_loses_nothing():
+    streamed = stream(TARGET, DRAFTER, "ab", gamma=2, max_new_tokens=9, seed=1)
+    decode, state = streamed._state.decode_round, streamed._state
+
+    def interrupted(state):
+        decode(state)
+        if not state.active.any():
+            raise KeyboardInterrupt
+
+    state.decode_round = interrupted
+    pieces = []
+    with pytest.raises(KeyboardInterrupt):
+        for piece in streamed:
+            pieces.append(piece)
+    pieces += list(streamed)
+    assert "".join(pieces) == streamed.trace.text and streamed.trace.finish_reason == "length"
+
+
 @given(st.text("ab\ufffd", max_size=8), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
 def test_what_is_sent_can_never_turn_out_to_be_wrong(text, stops):
     """It is a beginning of the text without its half characters, and no stop string can begin inside of it."""

@@ -228,6 +228,8 @@ def _stored(path, header) -> list[list[list[int]]]:
             entries.append(json.loads(line))
         except ValueError as error:
             raise ValueError(f"resume={str(path)!r}: line {number} is damaged ({error}); start a new file.") from None
+        if number > 1 and not isinstance(entries[-1], list):
+            raise ValueError(f"resume={str(path)!r}: line {number} holds no continuations; start a new file.")
     if entries:
         kept = entries.pop(0)
         if different := [name for name in header if kept.get(name) != header[name]]:
@@ -528,7 +530,8 @@ def _joint(u, bins) -> Histogram:
     width = u.shape[1]
     cell = np.minimum((u * bins).astype(int), bins - 1) @ bins ** np.arange(width)[::-1]
     counts = np.bincount(cell, minlength=bins**width)
-    labels = [" ".join(np.base_repr(k, bins).zfill(width)) for k in range(bins**width)]
+    places = np.unravel_index(np.arange(bins**width), (bins,) * width)
+    labels = [" ".join(map(str, place)) for place in np.transpose(places).tolist()]
     return Histogram(f"joint ranks, {bins} bins", None, labels, counts, np.full(bins**width, len(u) / bins**width))
 
 
@@ -683,12 +686,12 @@ class AuditReport:
         ]
 
     def _greedily(self) -> list[str]:
-        texts = len(self.texts)
+        texts, prompts = len(self.texts), len(self.prompts)
         wrong = [found for found in self.differences if not found.near_tie]
         near = len(self.differences) - len(wrong)
         lines = []
         if not self.differences and not self.impossible:
-            few = f"{1 - 0.01 ** (1 / texts):.1%} of prompts like these"
+            few = f"{1 - 0.01 ** (1 / prompts):.1%} of prompts like these"
             lines += [
                 f"Equal to the target's greedy text in all {texts}. A decoder that errs on {few}",
                 "would have been convicted with probability 0.99.",

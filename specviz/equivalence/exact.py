@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from specviz.arguments import as_prompts, integer
+from specviz.arguments import integer
 from specviz.decoding import autoregress, speculate, start
 from specviz.progress import progress_bar
 from specviz.randomness import Exhaustive, Probe
@@ -51,7 +51,7 @@ def exact_law(
             "merge=True starts anew from each text as a prompt, but an encoder-decoder's prompt is its source; use "
             "merge=False."
         )
-    prompt, settings = _normal(target, prompt, settings)
+    prompt, settings = _normal(target, drafter, prompt, settings)
     estimate = _check_size(target, drafter, prompt, merge, max_branches, settings)
     law = defaultdict(float)
     with _search_bar(estimate, progress) as bar:
@@ -83,7 +83,7 @@ def branches(
     So any mean is a sum: sum(weight * len(trace.rounds) for trace, weight in branches(…)) are the rounds expected.
     """
     _check_settings(settings, merge=False)
-    prompt, settings = _normal(target, prompt, settings)
+    prompt, settings = _normal(target, drafter, prompt, settings)
     estimate = _check_size(target, drafter, prompt, False, max_branches, settings)
     with _search_bar(estimate, progress) as bar:
         for _, trace, weight in _branches(target, drafter, [prompt], rows, settings, bar):
@@ -97,13 +97,15 @@ class Estimate(NamedTuple):
     seconds: float
 
 
-def estimate_branches(target, drafter, prompt, *, merge=False, probes=512, seed=0, **settings) -> Estimate:
+def estimate_branches(target, drafter, prompt, *, merge=False, probes=None, seed=0, **settings) -> Estimate:
     """How many branches exact_law() would visit: the mean over random descents into the tree (see Probe).
 
-    Unbiased without merging; with it, every text counts as reached, so it may be too many.
+    Unbiased without merging; with it, every text counts as reached, so it may be too many. probes: how many descents,
+    512 by default, fewer where the vocabulary is large.
     """
     _check_settings(settings, merge)
-    prompt, settings = _normal(target, prompt, settings)
+    prompt, settings = _normal(target, drafter, prompt, settings)
+    probes = max(16, min(512, 2**17 // target.vocab_size)) if probes is None else integer(probes, "probes", 1)
 
     began = time.perf_counter()
     if merge:
@@ -119,7 +121,7 @@ def _count_merged(target, drafter, prompt, settings, probes, seed):
     plain = _descend(target, None, prompt, _without(settings, "gamma", "decode_round"), probes, seed)
     texts = plain.draws  # by length: plain decoding draws once from each unfinished text
     # A round depends on how many tokens may still come, but beyond gamma + 1 no longer.
-    kinds = min(len(texts), settings.get("gamma", len(texts)) + 1)
+    kinds = min(len(texts), settings["gamma"] + 1) if "gamma" in settings else len(texts)
     of_kind = []
     for kind in range(kinds):
         one_round = dict(settings, max_new_tokens=kind + 1, on_round=_stop_at_once)
@@ -149,18 +151,19 @@ def _check_settings(settings, merge):
         )
 
 
-def _normal(target, prompt, settings):
-    """The prompt as ids and the settings with max_new_tokens: what both ways of searching start from."""
-    prompts, single = as_prompts(target, prompt)
-    if not single:
+def _normal(target, drafter, prompt, settings):
+    """The prompt as ids and the settings, both checked, with no more max_new_tokens than the context has room for."""
+    state = start(target, drafter, prompt, seed=0, record="none", **_without(settings, "on_round"))
+    if not state.single:
         raise ValueError(f"prompt={prompt!r}: give a single prompt; every branch is a row of a batch of its own.")
-    return prompts[0], {"max_new_tokens": 64, **settings}
+    room = target.context - int(state.prompt_length)
+    return state.prompts[0], {**settings, "max_new_tokens": min(state.max_new_tokens, room)}
 
 
 def _check_size(target, drafter, prompt, merge, max_branches, settings) -> Estimate:
     max_branches = integer(max_branches, "max_branches", 1)
     estimate = estimate_branches(target, drafter, prompt, merge=merge, **settings)
-    if estimate.branches > max_branches:
+    if not estimate.branches <= max_branches:  # nan and inf are too many, too
         merged = None
         if not merge and not {"stop", "on_round"} & set(settings):
             merged = estimate_branches(target, drafter, prompt, merge=True, **settings).branches
@@ -221,6 +224,8 @@ def target_law(target, prompt, *, max_new_tokens, sampling=None, eos=None, max_s
     for _ in range(min(state.max_new_tokens, target.context - int(state.prompt_length))):
         texts, unfinished = unfinished, {}
         for (text, reached), p in zip(texts.items(), _next_probabilities(state, texts)):
+            if np.isnan(p).any():
+                raise FloatingPointError(f"target {target.name!r} returned NaN or infinite logits after {list(text)}.")
             for token in np.flatnonzero(p).tolist():
                 (law if token in state.eos else unfinished)[(*text, token)] = reached * float(p[token])
             if len(unfinished) > max_sequences:
@@ -295,8 +300,11 @@ class Comparison:
 def compare(law: Law, expected: Law, tolerance: float = 1e-12) -> Comparison:
     """The difference of two laws {continuation: probability}. Raises ValueError if one does not sum to 1."""
     for name, given in (("law", law), ("expected", expected)):
-        if not given or abs(sum(given.values()) - 1) > 1e-6:
-            raise ValueError(f"{name} sums to {sum(given.values()):.6g}: must be a law over sequences, with sum 1.")
+        masses = np.array([*given.values()])
+        if not ((masses >= 0).all() and abs(masses.sum() - 1) <= 1e-6):  # NaN is neither
+            raise ValueError(
+                f"{name} sums to {masses.sum():.6g}: must be probabilities of sequences, >= 0, with sum 1."
+            )
     return Comparison(dict(law), dict(expected), tolerance)
 
 
@@ -308,6 +316,11 @@ def prove(
     tolerance: 1e-12 suits float64 tables, 1e-9 neural networks in float64. The other settings are those of
     exact_law() and speculate(); drafter=None proves plain decoding.
     """
+    if given := {"stop", "on_round"} & set(settings):
+        raise ValueError(
+            f"{', '.join(sorted(given))}: the target's own law knows nothing of it; leave it out, or compare() laws of "
+            "your own."
+        )
     asked = dict(max_new_tokens=max_new_tokens, sampling=sampling, eos=eos)
     expected = target_law(target, prompt, **asked)
     return compare(exact_law(target, drafter, prompt, **asked, **settings), expected, tolerance)

@@ -31,7 +31,7 @@ class Fit:
     n: int
     statistic: float
     dof: int  # cells after pooling, less one
-    p_value: float  # how often the promised law itself looks this bad
+    p_value: float  # how often the promised law itself looks this bad; see chi_square()
     impossible: int  # observations that the law gives probability 0; one is enough for p_value = 0
     distance: Interval  # total variation from the promised law, see total_variation()
 
@@ -39,8 +39,9 @@ class Fit:
 def chi_square(counts, probs, *, what="", min_expected=MIN_EXPECTED) -> Fit:
     """Pearson's test: the sum of (observed - expected)² / expected over cells, against chi-square.
 
-    counts [K] integers, probs [K]; cells with fewer than min_expected are pooled. With one cell left there is nothing
-    to test, and p_value is 1. Raises ValueError for counts or probs that are none.
+    counts [K] integers, probs [K]; cells with fewer than min_expected are pooled. Where even together they expect
+    fewer, a cell that joins them would hide them: then their sum is also tested by itself, exactly (binomial, "this
+    many or more"), at a hundredth of the level. Raises ValueError for counts or probs that are none.
     """
     return _fit(counts, probs, "pearson", what, min_expected)
 
@@ -58,8 +59,13 @@ def _fit(counts, probs, statistic, what, min_expected):
     value, p_value = 0.0, 1.0
     if impossible:
         value, p_value = math.inf, 0.0
-    elif dof:
-        value, p_value = map(float, stats.power_divergence(observed, expected, lambda_=statistic))
+    else:
+        if dof:
+            value, p_value = map(float, stats.power_divergence(observed, expected, lambda_=statistic))
+        rare = n * probs < min_expected
+        if 0 < n * probs[rare].sum() < min_expected:
+            this_many = float(stats.binom.sf(counts[rare].sum() - 1, n, probs[rare].sum()))
+            p_value = min(1.0, p_value / 0.99, this_many / 0.01)
     return Fit(what, n, value, dof, p_value, impossible, total_variation(counts, probs))
 
 
@@ -123,6 +129,7 @@ def total_variation(counts, probs, confidence=0.99) -> Interval:
 def samples_needed(error: float, cells: int, false_alarm: float = 1e-6, power: float = 0.99) -> int:
     """Samples with which Pearson's test over cells convicts any law whose total variation from p is error or more.
 
+    The error is that over the cells: what only moves mass within a pooled cell is not seen, and not counted.
     false_alarm: the p-value below which it convicts. power: the chance that it does. An error of total variation d
     has a noncentrality of at least 4 d² n, whatever its shape (least when it moves mass between two halves of p).
     """
@@ -150,7 +157,9 @@ def _check_level(value, name):
 
 def conviction_power(law, probs, n: int, false_alarm: float = 1e-6) -> float:
     """The chance that Pearson's test on n samples from law [K] convicts it of not being probs [K]."""
-    law, probs = np.asarray(law, dtype=np.float64), np.asarray(probs, dtype=np.float64)
+    law, probs = _laws(law, probs)
+    n = integer(n, "n", 1)
+    _check_level(false_alarm, "false_alarm")
     actual, promised = pool(n * law, n * probs)
     seen_impossible = 1 - (1 - min(1.0, float(law[probs == 0].sum()))) ** n
     if len(promised) == 1:
@@ -161,13 +170,25 @@ def conviction_power(law, probs, n: int, false_alarm: float = 1e-6) -> float:
     return float(1 - (1 - seen_impossible) * (1 - seen))
 
 
+def _laws(*laws):
+    laws = [np.asarray(law, dtype=np.float64) for law in laws]
+    for name, law in zip(("law", "probs"), laws):
+        if law.ndim != 1 or law.shape != laws[0].shape or not ((law >= 0).all() and abs(law.sum() - 1) <= 1e-6):
+            raise ValueError(
+                f"{name} has shape {law.shape} and sums to {law.sum():.6g}: give two laws over the same cells, >= 0 "
+                "and with sum 1."
+            )
+    return laws
+
+
 def samples_to_convict(law, probs, false_alarm: float = 1e-6, power: float = 0.99) -> int | None:
     """Samples with which Pearson's test convicts this very law; None if it would take more than a billion."""
+    _check_level(power, "power")
     enough = 1
     while conviction_power(law, probs, enough, false_alarm) < power:
-        enough *= 2
-        if enough > 10**9:
+        if enough == 10**9:
             return None
+        enough = min(2 * enough, 10**9)
     short = enough // 2
     while enough - short > max(1, enough // 200):  # to half a percent
         middle = (short + enough) // 2
@@ -191,6 +212,12 @@ class Report:
     tests: list[Fit]
     false_alarm: float = 0.01
     power: float = 0.99  # at which detectable is stated
+
+    def __post_init__(self):
+        if not self.tests:
+            raise ValueError("tests=[] is empty: give at least one.")
+        _check_level(self.false_alarm, "false_alarm")
+        _check_level(self.power, "power")
 
     @property
     def adjusted(self) -> list[float]:
@@ -244,6 +271,8 @@ def fit_sequences(tokens, law, *, test=chi_square, false_alarm=0.01) -> Report:
     tokens = np.asarray(tokens)
     if tokens.ndim != 2 or not len(tokens) or not np.issubdtype(tokens.dtype, np.integer):
         raise ValueError(f"tokens has shape {tokens.shape}: must be integers [n, T], a row for each continuation.")
+    if not law or not all(isinstance(text, tuple) for text in law):
+        raise ValueError(f"law={law!r:.80}: must be {{continuation: probability}}, continuations being tuples of ids.")
     longest = max(tokens.shape[1], *map(len, law))
     tokens = np.pad(tokens, ((0, 0), (0, longest - tokens.shape[1])), constant_values=-1)
     texts, probs = np.array([[*text, *[-1] * (longest - len(text))] for text in law]), np.array(list(law.values()))

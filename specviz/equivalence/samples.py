@@ -28,7 +28,7 @@ def sample_position(p, q, n, *, seed=0, accept=accept_probability, left=residual
     tokens take less than a second. accept and left are the halves of the rule, as in verify(): try wrong ones.
     """
     n = integer(n, "n", 1)
-    p, q = (torch.as_tensor(np.asarray(law, dtype=np.float64)) for law in (p, q))
+    p, q = (torch.as_tensor(law).detach().cpu().double() for law in (p, q))
     if p.ndim != 1 or p.shape != q.shape:
         raise ValueError(f"p has shape {list(p.shape)} and q {list(q.shape)}: give one distribution [V] each.")
     for name, law in (("p", p), ("q", q)):
@@ -36,19 +36,27 @@ def sample_position(p, q, n, *, seed=0, accept=accept_probability, left=residual
             raise ValueError(f"{name} sums to {law.sum():.6g}: must be probabilities, >= 0 and with sum 1.")
     u_draft, coin, u_next = torch.from_numpy(np.random.default_rng(seed).random((3, n)))
     x = inverse_cdf(q[None], u_draft[None])[0]
-    y = inverse_cdf(left(p, q)[None], u_next[None])[0]
+    after_rejection = left(p, q)
+    if not (after_rejection >= 0).all():
+        raise ValueError(
+            "left(p, q) is negative or NaN somewhere: must be probabilities (residual() is the right one)."
+        )
+    y = inverse_cdf(after_rejection[None], u_next[None])[0]
     accepted = coin < accept(p, q)[x]
     emitted = torch.where(accepted, x, y)
     return Emitted(torch.bincount(emitted, minlength=len(p)).numpy(), int(accepted.sum()))
 
 
-def sample_sequences(target, drafter, prompt, n, *, seed=0, rows=10_000, progress=None, **settings) -> np.ndarray:
+def sample_sequences(target, drafter, prompt, n, *, seed=0, rows=None, progress=None, **settings) -> np.ndarray:
     """n continuations from the shipped decoder, [n, max_new_tokens] int64; -1 behind the end of a shorter one.
 
-    Sample i is row i of Seeded(seed): it does not depend on n or on rows, the number decoded at once. settings are
-    those of speculate(); drafter=None samples plain decoding. progress: see progress_bar().
+    Sample i is row i of Seeded(seed): it does not depend on n or on rows, the number decoded at once (by default
+    10,000, or fewer where the vocabulary is large). settings are those of speculate(); drafter=None samples plain
+    decoding. progress: see progress_bar().
     """
-    n, rows = integer(n, "n", 1), integer(rows, "rows", 1, " (samples decoded at once)")
+    n = integer(n, "n", 1)
+    rows = max(1, min(10_000, 2**24 // target.vocab_size)) if rows is None else rows
+    rows = integer(rows, "rows", 1, " (samples decoded at once)")
     if given := {"randomness", "record", "on_round"} & set(settings):
         raise ValueError(f"{', '.join(sorted(given))}: sample_sequences sets this itself; give seed= for the samples.")
     parts = []

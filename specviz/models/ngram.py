@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from specviz.arguments import as_prompts, integer
+from specviz.arguments import as_ids, encodable, integer
 from specviz.models.table import LookBackMemory
 
 
@@ -26,7 +26,8 @@ class NgramModel:
         self.name, self.context = f"{order}-gram", like.context
         self.device, self.dtype = torch.device("cpu"), torch.promote_types(like.dtype, torch.float32)
         self.followers = followers
-        self.look_up_one = lru_cache(maxsize=512)(self._look_up_one)
+        self.unigram = self._blend(np.ones(self.vocab_size), self.followers.get((), {}), 1.0)  # add-one
+        self.look_up_one = lru_cache(maxsize=max(8, 2**22 // self.vocab_size))(self._look_up_one)
 
     @classmethod
     def learn(cls, texts, order: int, like) -> NgramModel:
@@ -36,7 +37,9 @@ class NgramModel:
         write, such as its own. Raises ValueError for no text, or text that like cannot encode.
         """
         order = integer(order, "order", 1, " (2 is a bigram)")
-        texts, _ = as_prompts(like, texts)
+        texts = [_ids(text, like) for text in ([texts] if isinstance(texts, str) else texts)]
+        if not any(texts):
+            raise ValueError("texts: there is not a single token to learn from; give strings, or lists of ids.")
         followers = defaultdict(Counter)
         for ids in texts:
             for at, token in enumerate(ids):
@@ -56,14 +59,25 @@ class NgramModel:
         return torch.from_numpy(np.stack(rows)).to(self.dtype).view(*contexts.shape[:-1], -1)
 
     def _look_up_one(self, context) -> np.ndarray:
-        p = np.ones(self.vocab_size) / self.vocab_size
-        for k in range(len(context) + 1):
+        p = self.unigram
+        for k in range(1, len(context) + 1):
             seen = self.followers.get(context[len(context) - k :])
             if seen is None:
                 break  # then no longer context was seen either
-            ids, counts = np.array(list(seen)), np.array(list(seen.values()), dtype=np.float64)
-            weight = len(ids) if k else self.vocab_size  # add-one for the unigram
-            p *= weight
-            p[ids] += counts
-            p /= weight + counts.sum()
+            p = self._blend(p, seen, len(seen))
         return np.log(p)
+
+    @staticmethod
+    def _blend(shorter, seen, weight) -> np.ndarray:
+        """(counts + weight · shorter) / their sum, shorter being probabilities or, at first, ones."""
+        p = weight * shorter
+        p[list(seen)] += list(seen.values())
+        return p / p.sum()
+
+
+def _ids(text, like) -> list[int]:
+    if not isinstance(text, str):
+        return as_ids(text, like, "texts")
+    if like.tokenizer is None:
+        raise ValueError(f"texts holds the string {text!r:.40}, but {like.name!r} has no tokenizer: give lists of ids.")
+    return like.tokenizer.encode(encodable(text, "texts"))
