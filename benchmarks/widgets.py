@@ -62,7 +62,32 @@ def player():
     }
 
 
-CASES = {"player": player}
+def overlap():
+    from specviz.widgets import OverlapExplorer
+
+    key = "const bars = root.querySelectorAll('[data-bar]'); bars[i % bars.length].dispatchEvent(new KeyboardEvent("
+    sample = "root.querySelectorAll('[data-sample]')[%d].click();"
+    return OverlapExplorer(*OverlapExplorer.presets["far"]), {
+        "key": f"{key}'keydown', {{key: i % 3 ? 'ArrowUp' : 'ArrowDown', cancelable: true}}));",
+        "sample 1": sample % 0,
+        "sample 100": sample % 1,
+        "sample 10,000": sample % 2,
+    }
+
+
+def speedup():
+    from specviz.speedup.profile import Profile
+    from specviz.widgets import SpeedupExplorer
+
+    slide = "const e = root.querySelectorAll('input[type=range]')[%d]; e.value = %s;"
+    slide += " e.dispatchEvent(new Event('input', {bubbles: true}));"
+    return SpeedupExplorer(Profile.bundled()), {
+        "gamma": slide % (0, "1 + (i % 16)"),
+        "alpha": slide % (1, "(i * 7 % 100) / 100"),
+    }
+
+
+CASES = {"player": player, "overlap": overlap, "speedup": speedup}
 
 # --- measuring ----------------------------------------------------------------------------------
 

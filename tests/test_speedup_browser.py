@@ -286,28 +286,6 @@ def test_a_name_from_a_profile_is_text_and_nothing_else(open_page):
     assert page.get_by_text("</script><img").count() == 1 and page.locator("img").count() == 0
 
 
-def test_from_input_to_drawing_within_the_budget(open_page):
-    """Median 8 ms and 95th percentile 25 ms in one of a few tries: other work on the machine slows some of them."""
-    page = open_page(SpeedupExplorer(Profile.bundled()))
-    milliseconds = """() => {
-        const [gamma, alpha] = document.querySelectorAll('.sv input[type=range]');
-        return Array.from({ length: 80 }, (_, i) => {
-            const slider = i % 2 ? gamma : alpha;
-            slider.value = i % 2 ? 1 + (i % 16) : ((i * 7) % 100) / 100;
-            const began = performance.now();
-            slider.dispatchEvent(new Event('input', { bubbles: true }));
-            document.body.getBoundingClientRect();  // forces layout
-            return performance.now() - began;
-        });
-    }"""
-    tries = []
-    for _ in range(8):
-        tries.append(np.percentile(page.evaluate(milliseconds), [50, 95]))
-        if (tries[-1] <= [8, 25]).all():
-            return
-    raise AssertionError(f"median and 95th percentile of each try, in ms: {np.round(tries, 1).tolist()}")
-
-
 # --- with a kernel ------------------------------------------------------------------------------
 
 NOTEBOOK = """\

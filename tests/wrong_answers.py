@@ -275,4 +275,97 @@ WRONG = {
             "above, beyond = 9, 4",  # how many
         ],
     },
+    "07-decoder": {
+        "plain-decoder": [
+            # the whole text each time, behind what is there already
+            "def plain_decoder(target, prompt, n, sampling, randomness):\n"
+            "    text, memory = list(prompt), target.start([prompt], len(prompt) + n)\n"
+            "    for t in range(n):\n"
+            "        randomness.begin_round(t)\n"
+            "        p = sampling.probabilities(memory.feed(torch.tensor([text]))[:, -1])\n"
+            "        text.append(int(randomness.draw(p, 'next').token))\n"
+            "    return text[len(prompt):]",
+            # EOS ignored
+            "def plain_decoder(target, prompt, n, sampling, randomness):\n"
+            "    text, memory = list(prompt), target.start([prompt], len(prompt) + n)\n"
+            "    for t in range(n):\n"
+            "        randomness.begin_round(t)\n"
+            "        p = sampling.probabilities(memory.feed(torch.tensor([text[int(memory.length):]]))[:, -1])\n"
+            "        text.append(int(randomness.draw(p, 'next').token))\n"
+            "    return text[len(prompt):]",
+            # unprocessed, and with the prompt
+            "def plain_decoder(target, prompt, n, sampling, randomness):\n"
+            "    text, memory = list(prompt), target.start([prompt], len(prompt) + n)\n"
+            "    for t in range(n):\n"
+            "        randomness.begin_round(t)\n"
+            "        p = memory.feed(torch.tensor([text[int(memory.length):]]))[:, -1].softmax(-1)\n"
+            "        text.append(int(randomness.draw(p, 'next').token))\n"
+            "        if text[-1] in target.eos:\n"
+            "            break\n"
+            "    return text[len(prompt):]",
+            "def plain_decoder(target, prompt, n, sampling, randomness):\n"
+            "    return prompt + autoregress(target, prompt, max_new_tokens=n, sampling=sampling, "
+            "randomness=randomness).tokens",
+            # the rounds never begin, so that every step draws by the same uniform
+            "def plain_decoder(target, prompt, n, sampling, randomness):\n"
+            "    text, memory = list(prompt), target.start([prompt], len(prompt) + n)\n"
+            "    while len(text) < len(prompt) + n and not (len(text) > len(prompt) and text[-1] in target.eos):\n"
+            "        p = sampling.probabilities(memory.feed(torch.tensor([text[int(memory.length):]]))[:, -1])\n"
+            "        text.append(int(randomness.draw(p, 'next').token))\n"
+            "    return text[len(prompt):]",
+            # a new memory each step: right, but quadratic
+            "def plain_decoder(target, prompt, n, sampling, randomness):\n"
+            "    text = list(prompt)\n"
+            "    for t in range(n):\n"
+            "        randomness.begin_round(t)\n"
+            "        logits = target.start([text], len(text)).feed(torch.tensor([text]))\n"
+            "        text.append(int(randomness.draw(sampling.probabilities(logits[:, -1]), 'next').token))\n"
+            "        if text[-1] in target.eos:\n"
+            "            break\n"
+            "    return text[len(prompt):]",
+        ],
+        "alpha-at": [
+            # no temperature; on one of them only; on probabilities; no T = 0; sample and match; overflow
+            "def soft(x):\n    x = np.exp(x - x.max())\n    return x / x.sum()\n\n"
+            "def alpha_at(p_logits, q_logits, T):\n    return np.minimum(soft(p_logits), soft(q_logits)).sum()",
+            "def soft(x):\n    x = np.exp(x - x.max())\n    return x / x.sum()\n\n"
+            "def alpha_at(p_logits, q_logits, T):\n    return np.minimum(soft(p_logits / T), soft(q_logits)).sum()",
+            "def soft(x):\n    x = np.exp(x - x.max())\n    return x / x.sum()\n\n"
+            "def alpha_at(p_logits, q_logits, T):\n    return np.minimum(soft(p_logits) / T, soft(q_logits) / T).sum()",
+            "def soft(x):\n    x = np.exp(x - x.max())\n    return x / x.sum()\n\n"
+            "def alpha_at(p_logits, q_logits, T):\n    return np.minimum(soft(p_logits / T), soft(q_logits / T)).sum()",
+            "def soft(x):\n    x = np.exp(x - x.max())\n    return x / x.sum()\n\n"
+            "def alpha_at(p_logits, q_logits, T):\n    return (soft(p_logits / T) * soft(q_logits / T)).sum()",
+            "def soft(x, T):\n    if T == 0:\n        return np.eye(len(x))[np.argmax(x)]\n"
+            "    x = np.exp(x / T)\n    return x / x.sum()\n\n"
+            "def alpha_at(p_logits, q_logits, T):\n    return np.minimum(soft(p_logits, T), soft(q_logits, T)).sum()",
+        ],
+        "look-up": [
+            # the earliest; the shortest; with the ending; no overlap; the ending itself; the last token alone
+            "def look_up(text, longest):\n    for n in range(min(longest, len(text) - 1), 0, -1):\n"
+            "        for at in range(len(text) - n):\n            if text[at : at + n] == text[-n:]:\n"
+            "                return text[at + n :]\n    return []",
+            "def look_up(text, longest):\n    for n in range(1, min(longest, len(text) - 1) + 1):\n"
+            "        for at in range(len(text) - n - 1, -1, -1):\n            if text[at : at + n] == text[-n:]:\n"
+            "                return text[at + n :]\n    return []",
+            "def look_up(text, longest):\n    for n in range(min(longest, len(text) - 1), 0, -1):\n"
+            "        for at in range(len(text) - n - 1, -1, -1):\n            if text[at : at + n] == text[-n:]:\n"
+            "                return text[at:]\n    return []",
+            "def look_up(text, longest):\n    for n in range(min(longest, len(text) - 1), 0, -1):\n"
+            "        for at in range(len(text) - 2 * n, -1, -1):\n            if text[at : at + n] == text[-n:]:\n"
+            "                return text[at + n :]\n    return []",
+            "def look_up(text, longest):\n    for n in range(min(longest, len(text)), 0, -1):\n"
+            "        for at in range(len(text) - n, -1, -1):\n            if text[at : at + n] == text[-n:]:\n"
+            "                return text[at + n :]\n    return []",
+        ],
+        "guess-or-draw": [
+            "def guess_or_draw(p, q):\n    return (p * q).sum(), p[q.argmax()]",
+            "def guess_or_draw(p, q):\n    return torch.minimum(p, q).sum(), p.max()",
+            "def guess_or_draw(p, q):\n    least = torch.minimum(p, q)\n    return least.sum(), least[q.argmax()]",
+            # tested with the old q: the leaky decoder
+            "def guess_or_draw(p, q):\n    x = q.argmax()\n"
+            "    return torch.minimum(p, q).sum(), (p[x] / q[x]).clamp(max=1)",
+            "def guess_or_draw(p, q):\n    return torch.minimum(p, q).sum()",
+        ],
+    },
 }
