@@ -646,3 +646,55 @@ def draw_round_timeline(gamma, alpha, c, ax, *, verify_slope=0.0):
     ax.spines[["left", "right", "top"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     return ax
+
+
+# --- drafters (lesson 07) -------------------------------------------------------------------------
+
+
+def draw_ragged_batch(traces, ax):
+    """What each row of a batch got from each round, glyph by glyph; hatched where a row had already ended.
+
+    traces: of one batch. Accepted drafts are ✓, then comes ↻, ★ or • (nothing drafted); the number is the row's length.
+    """
+    rounds = max(len(trace.rounds) for trace in traces)
+    for row, trace in enumerate(traces):
+        length = 0
+        for at, round in enumerate(trace.rounds):
+            look = LOOKS.get(round.outcome, LOOKS["accepted"])  # "ended": inside the drafts
+            ax.add_patch(Rectangle((at, row), 0.96, 0.9, facecolor=(look.colour, 0.22), edgecolor=look.colour))
+            told = LOOKS["accepted"].glyph * round.accepted + (look.glyph if round.next_token is not None else "")
+            ax.text(at + 0.48, row + 0.32, told, ha="center", va="center", fontsize=9, color=INK)
+            length += len(round.tokens)
+            ax.text(at + 0.48, row + 0.68, length, ha="center", va="center", fontsize=8, color=SOFT)
+        if len(trace.rounds) < rounds:
+            idle = dict(facecolor="white", edgecolor=GREY, hatch="//", linewidth=0.6)
+            ax.add_patch(Rectangle((len(trace.rounds), row), rounds - len(trace.rounds) - 0.04, 0.9, **idle))
+    ax.set(xlim=(-0.05, rounds), ylim=(len(traces), -0.1), xlabel="round (one forward of the target for all rows)")
+    ax.set_yticks(np.arange(len(traces)) + 0.45, [f"row {row}" for row in range(len(traces))])
+    ax.set_xticks(np.arange(rounds) + 0.48, range(1, rounds + 1))
+    ax.tick_params(length=0)
+    ax.spines[["left", "right", "top", "bottom"]].set_visible(False)
+    return ax
+
+
+def draw_drafter_map(drafters, ax, *, verify_slope=0.0):
+    """Kinds of drafters {name: (α, c)} on the map of predicted speedup at the best γ, V(n) = 1 + slope·(n - 1).
+
+    Hatched: no γ pays. A drafter whose c is beyond the map stands at its upper edge.
+    """
+    from specviz.speedup.theory import best_gamma, linear_cost, speedup
+
+    top = 1.0
+    alpha, c = np.meshgrid(np.linspace(0, 0.98, 50), np.linspace(0, top, 41))
+    cost = linear_cost(verify_slope)
+    best = best_gamma(alpha, c, cost, max_gamma=32)
+    factor = np.where(best > 0, speedup(alpha, best, c, cost), 1.0)
+    lines = ax.contour(alpha, c, factor, [1.1, 1.25, 1.5, 2, 3, 5], colors=BLUE_INK, linewidths=1)
+    ax.clabel(lines, fmt=lambda level: f"{level:g}×", fontsize=8)
+    ax.contourf(alpha, c, best == 0, [0.5, 1.5], colors=[(RED, 0.1)], hatches=["x"])
+    for (name, (a, price)), marker in zip(drafters.items(), "osD^vP*X", strict=False):
+        colour = (BLUE, TEAL, PURPLE, ORANGE, GREY, RED)["osD^vP*X".index(marker) % 6]
+        look = dict(color=colour, markeredgecolor="black", markersize=9, clip_on=False, zorder=5)
+        ax.plot(a, min(price, top), marker, label=name, linestyle="none", **look)
+    ax.set(xlim=(0, 1), ylim=(0, top), xlabel="α: acceptance rate", ylabel="c: a draft, in target steps")
+    return _bare(ax)
