@@ -229,9 +229,25 @@ function chiSquare(counts, p) {
   const cells = pool(counts, p.map((mass) => n * mass));
   const dof = Math.max(0, cells.length - 1);
   if (impossible) return { statistic: Infinity, dof, pValue: 0, impossible };
-  if (!dof) return { statistic: 0, dof, pValue: 1, impossible };
-  const statistic = sumOf(cells.map((cell) => (cell.observed - cell.expected) ** 2 / cell.expected));
-  return { statistic, dof, pValue: chiSquareTail(statistic, dof), impossible };
+  const statistic = dof ? sumOf(cells.map((cell) => (cell.observed - cell.expected) ** 2 / cell.expected)) : 0;
+  let pValue = dof ? chiSquareTail(statistic, dof) : 1;
+  // Rare tokens that even together expect too few would hide in the cell that joins them: count them by themselves.
+  const rare = p.map((_, x) => x).filter((x) => n * p[x] < MIN_EXPECTED);
+  const mass = sumOf(rare.map((x) => p[x]));
+  if (0 < mass && n * mass < MIN_EXPECTED) {
+    pValue = Math.min(1, pValue / 0.99, binomialTail(sumOf(rare.map((x) => counts[x])), n, mass) / 0.01);
+  }
+  return { statistic, dof, pValue, impossible };
+}
+
+// The chance of k or more successes in n trials of chance p, where few are expected.
+function binomialTail(k, n, p) {
+  if (k === 0 || p >= 1) return 1;
+  let log = k * Math.log(p) + (n - k) * Math.log1p(-p); // of the term of exactly k
+  for (let i = 1; i <= k; i++) log += Math.log((n - k + i) / i);
+  let [term, sum] = [1, 1]; // relative to it
+  for (let j = k; j < n && (j < n * p || term > sum * 1e-17); j++) sum += term *= ((n - j) / (j + 1)) * (p / (1 - p));
+  return Math.exp(log) * sum;
 }
 
 // --- words and measures ---------------------------------------------------------------------------------------------
