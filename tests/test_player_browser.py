@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from specviz import Scripted, autoregress, speculate
+from specviz import Scripted, TableModel, autoregress, speculate
 from specviz.widgets import RoundPlayer
 from specviz.widgets.export import write
 from specviz.widgets.player import text_parts
@@ -259,6 +259,24 @@ def test_a_bad_trace_is_answered_by_a_message(open_page, settings):
     player = RoundPlayer(awkward(**settings))
     page = open_page(player)
     expect(page.get_by_role("alert")).to_contain_text(player.error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (dict(max_new_tokens=6), "The length that was asked for is reached."),
+        (dict(max_new_tokens=60, on_round=lambda round: True), "Here decoding was interrupted."),
+        (dict(max_new_tokens=60, eos=[1, 2]), "That was the end token: the text is complete."),
+        (dict(max_new_tokens=60, stop=["b", "c"]), "A stop string ended the text"),
+        (dict(max_new_tokens=90), "The model's context is full."),
+    ],
+    ids=["length", "interrupted", "eos", "stop", "context"],
+)
+def test_the_end_says_why_it_is_the_end(open_page, settings, says):
+    target, drafter = (TableModel.random(3, 1, seed=seed, symbols="abc") for seed in (1, 2))
+    page = open_page(RoundPlayer(speculate(target, drafter, "a", gamma=2, seed=0, **settings)))
+    page.locator(".sv-text").press("End")
+    expect(page.locator(".sv").get_by_text(says).first).to_be_visible()
 
 
 def test_live_controls_are_disabled_and_say_why(open_page):

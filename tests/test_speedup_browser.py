@@ -286,6 +286,17 @@ def test_a_name_from_a_profile_is_text_and_nothing_else(open_page):
     assert page.get_by_text("</script><img").count() == 1 and page.locator("img").count() == 0
 
 
+def test_where_the_speedup_rises_beyond_the_picture_no_gamma_is_called_the_best(open_page):
+    """The paper's Table 1 has c = 0 and V = 1: there every longer window is faster."""
+    page = open_page(SpeedupExplorer(alpha=0.9, c=0.0, verify_slope=0.0, gamma=16))
+    assert theory.best_gamma(0.9, 0.0, max_gamma=100) == 100
+    text = page.locator(".sv").inner_text()
+    assert "where the picture ends" in text and "still rising at γ = 16" in text and "beyond 16" in text
+    assert "No other γ is faster" not in text
+    page = open_page(SpeedupExplorer(alpha=0.9, c=0.2, verify_slope=0.0, gamma=4))
+    assert "still rising" not in page.locator(".sv").inner_text()
+
+
 # --- with a kernel ------------------------------------------------------------------------------
 
 NOTEBOOK = """\

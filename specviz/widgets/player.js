@@ -47,7 +47,7 @@ function planOf(data, whatIf) {
       seconds: so.seconds + round.seconds.reduce((a, b) => a + b),
     });
   }
-  return { rounds, before, altered, total: before.at(-1).steps };
+  return { rounds, before, altered, finish: data.finish, total: before.at(-1).steps };
 }
 
 // Where a position is: the round, and how far it has come.
@@ -371,7 +371,7 @@ function storyOf({ say, label }, stage, plan) {
   const given = { next: round.next === null ? "" : label(round.next), sub: sub(round.accepted + 1), n: round.accepted };
   const key = kept && round.outcome === "resampled" ? "story_resampled_kept" : `story_${round.outcome}`;
   const ending = stage.number === plan.rounds.length - 1 && plan.altered === null;
-  return say(key === "story_plain" ? "story_plain_end" : key, { ...given, kept }) + (ending ? ` ${say("story_over")}` : "");
+  return say(key === "story_plain" ? "story_plain_end" : key, { ...given, kept }) + (ending ? ` ${say(`story_over_${plan.finish}`)}` : "");
 }
 
 // The recorded p, q or p' of the drafted token at position i.
@@ -821,11 +821,11 @@ function livePanel({ view, say }) {
   const bar = h("progress", { max: 1, value: 0, "aria-label": say("live_progress") });
   const words = h("span", { class: "sv-soft sv-live-words", role: "status" });
   const element = h(
-    "form", { class: "sv-live", "aria-label": say("live_label") },
+    "form", { class: "sv-live", "aria-label": say("live_label"), novalidate: true }, // Python says what is wrong
     field("prompt", h("textarea", { rows: 2, spellcheck: "false" })),
     field("pair", h("select", {}, ...pairs)),
-    field("gamma", number({ min: 1, max: 16, step: 1 })),
-    field("temperature", number({ min: 0, max: 2, step: 0.1 })),
+    field("gamma", number({ min: 1, step: 1 })),
+    field("temperature", number({ min: 0, step: 0.1 })),
     field("seed", h("input", { type: "text", inputmode: "numeric" })),
     field("max_new_tokens", number({ min: 1, max: 4096, step: 1 })),
     field("race", h("input", { type: "checkbox" })),

@@ -64,9 +64,11 @@ function build(view) {
     const [gamma, alpha, c, slope, cHat] = TRAITS.map((trait) => view.model.get(trait));
     const factors = Array.from({ length: data.max_gamma }, (_, i) => speedup(alpha, i + 1, c, slope));
     const best = bestGamma(alpha, c, slope, data.max_gamma);
+    // At c = 0 and V = 1, say, no γ is the best: each longer window is faster still.
+    const rising = best === data.max_gamma && speedup(alpha, best + 1, c, slope) > factors[best - 1];
     const tokens = expectedTokens(alpha, gamma);
     const preset = matching(data.presets, { gamma, alpha, c, verify_slope: slope });
-    return { gamma, alpha, c, slope, cHat, factors, best, tokens, preset, factor: factors[gamma - 1] };
+    return { gamma, alpha, c, slope, cHat, factors, best, rising, tokens, preset, factor: factors[gamma - 1] };
   }
 
   function set(values) {
@@ -100,9 +102,9 @@ function build(view) {
     if (several) return;
     const state = now();
     for (const part of parts) part.draw(state, width);
-    const { gamma, best } = state;
+    const { gamma, best, rising } = state;
     setText(says, view.text(state.factor > 1 ? "faster" : "slower", { gamma, factor: times(state.factor) }));
-    const name = best === 0 ? "none" : best === gamma ? "is_best" : "best";
+    const name = best === 0 ? "none" : rising ? "rising" : best === gamma ? "is_best" : "best";
     setText(advice, view.text(name, { best, factor: best ? times(state.factors[best - 1]) : "" }));
     setAttribute(verdict, "data-kind", state.factor > 1 ? "accepted" : "rejected");
     if (said !== null && said !== verdict.textContent) view.announce(verdict.textContent);
@@ -251,7 +253,7 @@ function curvePart(view, set) {
       word(left, 14, view.text("axis_speedup"), { class: "sv-soft" });
       word(end_, low + 38, view.text("axis_gamma"), { class: "sv-soft", "text-anchor": "end" });
 
-      const { gamma, best, factors } = state;
+      const { gamma, best, rising, factors } = state;
       add(s("path", { d: `M${X(gamma)} ${Y(factors[gamma - 1])}V${low}`, class: "guide" }));
       if (low - Y(1) > 20) {
         // At the end where the curve is further away.
@@ -272,7 +274,7 @@ function curvePart(view, set) {
         if (here) add(s("rect", { x: X(i) - 10, y: low + 5, width: 20, height: 18, rx: 5, class: "pill" }));
         word(X(i), low + 18, i, { "text-anchor": "middle", class: here ? "here" : "sv-soft" });
       }
-      const text = view.text(best ? "label_best" : "label_none", { best });
+      const text = view.text(rising ? "label_rising" : best ? "label_best" : "label_none", { best });
       const over = (at) => Math.max(factors[at - 1], measured.find((m) => m.gamma === at)?.high ?? 0);
       const at = best || Math.ceil(maxGamma / 2);
       const half = 4 * text.length;
@@ -281,7 +283,8 @@ function curvePart(view, set) {
       word(centre, Math.max(top + 2, above), text, { class: "halo strong", "text-anchor": "middle" });
 
       svg.setAttribute("viewBox", `0 0 ${across} ${low + 44}`);
-      svg.setAttribute("aria-label", view.text("curve_says", { gamma, factor: times(state.factor), best }));
+      const most = rising ? view.text("beyond", { best }) : best;
+      svg.setAttribute("aria-label", view.text("curve_says", { gamma, factor: times(state.factor), best: most }));
       svg.replaceChildren(...parts);
       setAttribute(paperKey, "data-absent", !paper);
     },
@@ -314,14 +317,15 @@ function numbersPart(view) {
   }
   return {
     element: list,
-    draw({ gamma, alpha, c, slope, cHat, tokens, factor, factors, best }) {
+    draw({ gamma, alpha, c, slope, cHat, tokens, factor, factors, best, rising }) {
       const put = (name, text) => setText(values.get(name), text);
       put("speedup", times(factor));
       put("tokens", digits(tokens));
       put("cost", view.text("steps", { steps: digits(roundCost(gamma, c, slope)) }));
       put("wasted", view.text("wasted_of", { wasted: digits(wastedDrafts(alpha, gamma)), gamma }));
       put("operations", view.text("at_c_hat", { factor: times(operations(alpha, gamma, cHat)), c_hat: short(cHat) }));
-      put("best_gamma", best ? `${best} (${times(factors[best - 1])})` : view.text("no_gamma"));
+      const most = rising ? view.text("beyond", { best }) : best;
+      put("best_gamma", best ? `${most} (${times(factors[best - 1])})` : view.text("no_gamma"));
       put("oracle", times(oracleSpeedup(alpha, c, slope)));
       const least = leastAlpha(c, slope);
       const holds = alpha > least ? GLYPHS.accepted : GLYPHS.rejected;
