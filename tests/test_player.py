@@ -8,7 +8,7 @@ import pytest
 
 from specviz import SamplingParams, TableModel, autoregress, speculate
 from specviz.widgets import RoundPlayer
-from specviz.widgets.player import player_data, text_parts
+from specviz.widgets.player import _decode, player_data, text_parts
 
 # A space, a line break, two halves of é, an emoji in four parts, markup, an end: all that makes text awkward.
 PIECES = [b"a", b" bee", b"\xc3", b"\xa9", b"</script>", b"\n", "γ".encode(), b"\xf0\x9f", b"\x98\x80", b"<eos>"]
@@ -221,6 +221,26 @@ def test_live_stops_and_shows_what_it_has(live):
     assert live.data["finish"] in ("interrupted", "eos") and live.data["rounds"]
 
 
+def test_a_plain_text_that_was_stopped_is_no_rival(live):
+    """A stop that comes only after the speculative text is whole."""
+    whole, baseline = _decode(live._pairs, live.settings)
+    assert len(baseline.rounds) > 3
+
+    class Late:
+        asked = 0
+
+        def is_set(self):
+            self.asked += 1
+            return self.asked > len(whole.rounds) + 3  # once a round, once before the plain text
+
+    trace, baseline = _decode(live._pairs, live.settings, Late())
+    assert trace.tokens == whole.tokens and baseline is None
+
+
 def test_live_raises_at_once_for_bad_arguments():
+    with pytest.raises(ValueError, match="prompt=.*must be text"):
+        RoundPlayer.live(table(1), table(2), ["a", "b"])
+    fresh = RoundPlayer.live(table(1), table(2), "a", seed=None, max_new_tokens=4)
+    assert fresh.settings["seed"] == "" and fresh.data["rounds"]
     with pytest.raises(ValueError, match="gamma=0"):
         RoundPlayer.live(table(1), table(2), "a", gamma=0)

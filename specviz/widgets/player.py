@@ -85,9 +85,12 @@ class RoundPlayer(Widget):
         Decodes once at the start. Later decodings run in a thread, so that the stop button is heard.
         Raises ValueError as speculate() does.
         """
+        if not isinstance(prompt, str):
+            raise ValueError(f"prompt={prompt!r}: must be text, which the learner can then change.")
         name = f"{target.name} ← {getattr(drafter, 'name', drafter)}"
+        seed = "" if seed is None else str(seed)
         settings = dict(
-            prompt=prompt, gamma=gamma, temperature=temperature, seed=str(seed), max_new_tokens=max_new_tokens,
+            prompt=prompt, gamma=gamma, temperature=temperature, seed=seed, max_new_tokens=max_new_tokens,
             race=race, pair=name,
         )  # fmt: skip
         pairs = {name: (target, drafter)} | dict(pairs or {})
@@ -148,7 +151,8 @@ def _decode(pairs, settings, stop=None, report=None) -> tuple[Trace, Trace | Non
     trace = speculate(target, drafter, settings["prompt"], gamma=settings["gamma"], on_round=on_round, **common)
     if not settings["race"] or (stop is not None and stop.is_set()):
         return trace, None
-    return trace, autoregress(target, settings["prompt"], on_round=on_round, record="none", **common)
+    plain = autoregress(target, settings["prompt"], on_round=on_round, record="none", **common)
+    return trace, None if plain.finish_reason == "interrupted" else plain  # half a plain text is no rival
 
 
 # --- a trace as the browser needs it --------------------------------------------------------------
