@@ -603,3 +603,18 @@ def test_too_few_samples_say_so():
     report = quiet(lambda prompt, n, seed: [0] * n, table(50)[0], [0], samples=3)
     assert not report.convicted
     assert "too few samples" in str(report)
+
+
+def test_many_joint_cells_have_labels():
+    """Two tokens and 30,000 samples leave room for 38 bins a position: more than there are digits and letters."""
+    target = TableModel.random(300, 0, seed=1)
+    report = audit(from_specviz(target, None, rows=10_000), target, [0], samples=30_000, tokens=2, progress=False)
+    assert report.histograms[-1].labels[:2] == ["0 0", "0 1"] and report.histograms[-1].labels[-1] == "37 37"
+    assert not report.convicted
+
+
+def test_greedy_power_counts_prompts_not_copies():
+    greedy = SamplingParams(temperature=0)
+    target = TableModel.random(3, 1, seed=1)
+    report = audit(from_specviz(target, None, sampling=greedy), target, [0], sampling=greedy, progress=False)
+    assert len(report.texts) > 1 and "errs on 99.0% of prompts" in str(report)
