@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from specviz import Scripted, TableModel, autoregress, speculate
-from specviz.widgets import RoundPlayer
+from specviz.widgets import OverlapExplorer, RoundPlayer, SpeedupExplorer
 from specviz.widgets.export import write
 from specviz.widgets.player import text_parts
 from tests.browser import violations
@@ -244,6 +244,12 @@ def test_two_players_on_one_page(open_page, trace, tmp_path):
     assert shown_text(page, 0) == trace.text and shown_text(page, 1) == ""
     ids = page.locator("[id]").evaluate_all("all => all.map((e) => e.id)")
     assert len(ids) == len(set(ids))
+
+
+def test_axe_finds_nothing_where_there_are_two_of_a_kind(open_page, trace, tmp_path):
+    kinds = [RoundPlayer(trace), OverlapExplorer(), SpeedupExplorer()]
+    again = [RoundPlayer(awkward(seed=4)), OverlapExplorer(), SpeedupExplorer()]
+    assert violations(open_page(write(tmp_path / "six.html", kinds + again, "six"))) == []
 
 
 def test_markup_in_a_token_stays_text(open_page, trace):

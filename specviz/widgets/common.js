@@ -148,7 +148,8 @@ function framed(name, build) {
     // Without the attribute JupyterLab would take arrow keys and letters for its own shortcuts. It looks at the focused
     // element first and at those around it only later, when a shortcut may have matched already.
     const suppress = "data-lm-suppress-shortcuts";
-    const frame = h("section", { class: `sv sv-${name}`, [suppress]: "true" }, root, speaker);
+    // A group and no landmark: a page may hold several of one kind, and landmarks must be told apart by name.
+    const frame = h("div", { class: `sv sv-${name}`, role: "group", [suppress]: "true" }, root, speaker);
     frame.addEventListener("focusin", (event) => event.target.setAttribute(suppress, "true"));
     // A number counts when Enter is pressed; JupyterLab keeps the key's own effect from happening.
     frame.addEventListener("keydown", (event) => {

@@ -1020,7 +1020,7 @@ function tablePart(view, move) {
   const head = h("tr", {}, ...columns.map((name) => h("th", { scope: "col" }, view.text(`column_${name}`))));
   const body = h("tbody");
   const table = h("table", {}, h("thead", {}, head), body);
-  const wide = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": view.text("table") }, table);
+  const wide = h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": view.text("table") }, table);
   const below = h("p", { class: "sv-soft" }, view.text("table_hint"));
   const details = h("details", {}, h("summary", {}, view.text("table")), wide, below);
   let rows = [];

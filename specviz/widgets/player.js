@@ -399,7 +399,7 @@ function textPanel({ view, data, say, label, go }) {
   const caret = h("span", { class: "sv-caret", "aria-hidden": "true" });
   continuation.append(chips);
   const prompt = h("span", { class: "sv-prompt" }, data.prompt);
-  const box = { class: "sv-text", tabindex: "0", role: "region", "aria-label": say("text_label") };
+  const box = { class: "sv-text", tabindex: "0", role: "group", "aria-label": say("text_label") };
   const element = h("div", box, prompt, continuation, caret);
   // A click on the text goes to its round.
   view.listen(continuation, "click", ({ target }) => {

@@ -446,7 +446,7 @@ function tablePart(view) {
   for (const row of rows) row[0].setAttribute("scope", "row");
   const body = h("tbody", {}, ...rows.map((cells) => h("tr", {}, ...cells)));
   const table = h("table", {}, h("thead", {}, head), body);
-  const wide = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": view.text("table") }, table);
+  const wide = h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": view.text("table") }, table);
   const details = h("details", {}, h("summary", {}, view.text("table")), wide);
   let last = null;
   const draw = (state) => {
