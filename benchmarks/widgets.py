@@ -19,9 +19,9 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from tests.browser import FLAGS, find_browser  # noqa: E402
+from browser import FLAGS, find_browser  # noqa: E402
 
 EVENTS = 100
 GOALS = {"median": 8.0, "95 %": 25.0, "shown": 33.4, "first": 1000.0}

@@ -166,7 +166,7 @@ def lab(browser, tmp_path_factory):
         "JUPYTER_DATA_DIR": str(private / "data"),
         "JUPYTER_RUNTIME_DIR": str(private / "runtime"),
         "IPYTHONDIR": str(private / "ipython"),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
         "HF_HUB_OFFLINE": "1",
     }
     settings = ["--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}"]

@@ -5,9 +5,8 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch  # noqa: E402
+from browser import browser, lab, open_page  # noqa: E402, F401
 from hypothesis import settings  # noqa: E402
-
-from tests.browser import browser, lab, open_page  # noqa: E402, F401
 
 # Tiny models gain nothing from a second thread, and on a busy machine threads that wait for each other lose much.
 torch.set_num_threads(1)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tiny import hub_model, language_model
 
 from specviz import CausalLM, SamplingParams, TableModel
 from specviz.equivalence.adapters import from_specviz, from_transformers
 from specviz.equivalence.audit import audit
 from specviz.equivalence.mutants import CASES, MUTANTS
-from tests.tiny import hub_model, language_model
 
 quiet = partial(audit, progress=False)
 GREEDY = SamplingParams(temperature=0)

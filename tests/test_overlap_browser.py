@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from browser import violations
 from playwright.sync_api import expect
 from scipy import stats
 
@@ -16,7 +17,6 @@ from specviz.verification import accept_probability, residual, verify
 from specviz.widgets import OverlapExplorer
 from specviz.widgets.base import joined
 from specviz.widgets.overlap import RULES
-from tests.browser import violations
 
 pytestmark = pytest.mark.browser
 

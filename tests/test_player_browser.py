@@ -3,14 +3,14 @@
 import re
 
 import pytest
+from browser import violations
 from playwright.sync_api import expect
+from test_player import awkward, table
 
 from specviz import Scripted, TableModel, autoregress, speculate
 from specviz.widgets import OverlapExplorer, RoundPlayer, SpeedupExplorer
 from specviz.widgets.export import write
 from specviz.widgets.player import text_parts
-from tests.browser import violations
-from tests.test_player import awkward, table
 
 pytestmark = pytest.mark.browser
 
@@ -327,7 +327,10 @@ def test_reduced_motion_is_respected(open_page, trace):
             """() => {
                 const { animate } = Element.prototype;
                 window.begun = 0;
-                Element.prototype.animate = function (...given) { window.begun += 1; return animate.apply(this, given); };
+                Element.prototype.animate = function (...given) {
+                    window.begun += 1;
+                    return animate.apply(this, given);
+                };
             }"""
         )
         page.locator("[data-key=step]").click()
@@ -371,7 +374,7 @@ def test_axe_finds_nothing(open_page, trace, baseline, scheme):
 
 SETUP = """
 from specviz.widgets import RoundPlayer
-from tests.test_player import awkward, table
+from test_player import awkward, table
 trace = awkward()
 player = RoundPlayer(trace, speed="16")
 player

@@ -14,8 +14,8 @@ from specviz.speedup.profile import Profile
 from specviz.widgets import RoundPlayer, SpeedupExplorer
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-from tests.browser import FLAGS, find_browser  # noqa: E402
+sys.path.insert(0, str(ROOT / "tests"))
+from browser import FLAGS, find_browser  # noqa: E402
 
 PROMPT = "Once upon a time there lived a king who had"
 ROUND, STEP = 9, 8  # the round of docs/round.png, once its first rejection has shown
