@@ -11,6 +11,7 @@ from transformers import BartConfig, BartForConditionalGeneration, MT5Config, MT
 
 from specviz import CausalLM, SamplingParams, Trace, autoregress, load_pair, rounds, speculate
 from specviz.decoding import start
+from specviz.drafters.layer_skip import LayerSkip
 from specviz.equivalence.exact import exact_law, prove
 from specviz.models.ngram import NgramModel
 from specviz.models.seq2seq import Seq2SeqLM
@@ -193,6 +194,8 @@ def test_a_folder_is_loaded_as_what_it_is(tmp_path):
     for one, other in ((target, decoder), (decoder, target)):
         with pytest.raises(ValueError, match="read their prompts differently: one of them is an encoder-decoder"):
             speculate(one, other, SOURCES[0], **settings)
+    with pytest.raises(ValueError, match="LayerSkip cannot draft for"):
+        speculate(target, LayerSkip(1), SOURCES[0], **settings)
     counting = NgramModel.learn([[1, 2, 3]], 2, target)
     assert speculate(target, counting, SOURCES[0], **settings).tokens
 

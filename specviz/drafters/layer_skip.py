@@ -83,6 +83,8 @@ def _stack_name(target) -> str | None:
     model = getattr(target, "model", None)
     if not hasattr(target, "layers") or not hasattr(model, "get_decoder"):
         return None
+    if target.start_tokens is not None:  # an encoder-decoder's layers also need the source
+        return None
     lists = model.get_decoder().named_children()
     fits = [name for name, child in lists if isinstance(child, torch.nn.ModuleList) and len(child) == target.layers]
     return fits[0] if len(fits) == 1 else None
