@@ -11,6 +11,7 @@ import torch
 
 from specviz.arguments import integer
 from specviz.drafters.model import ModelSession
+from specviz.models.lean import LeanMemory
 from specviz.models.memory import direct_forward
 
 
@@ -48,8 +49,8 @@ class LayerSkip:
 
 class LayerSkipSession(ModelSession):
     def __init__(self, target, layers, eos, target_memory):
-        forward = direct_forward(target.model, _first_layers(target, layers))
-        super().__init__(target, _Shared(target_memory, forward), eos, target.vocab_size)
+        shared = _SharedLean if isinstance(target_memory, LeanMemory) else _Shared
+        super().__init__(target, shared(target, layers, target_memory), eos, target.vocab_size)
 
     def propose(self, committed, length, gamma, sampling, randomness):
         proposal = super().propose(committed, length, gamma, sampling, randomness)
@@ -60,8 +61,8 @@ class LayerSkipSession(ModelSession):
 class _Shared:
     """The target's memory, fed through its first layers alone."""
 
-    def __init__(self, memory, forward):
-        self.memory, self.forward = memory, forward
+    def __init__(self, target, layers, memory):
+        self.memory, self.forward = memory, direct_forward(target.model, _first_layers(target, layers))
 
     @property
     def length(self):
@@ -76,6 +77,16 @@ class _Shared:
 
     def rewind(self, length):
         self.memory.rewind(length)
+
+
+class _SharedLean(_Shared):
+    """A memory that can itself be fed through the first layers alone."""
+
+    def __init__(self, target, layers, memory):
+        self.memory, self.layers = memory, layers
+
+    def feed(self, tokens, count=None):
+        return self.memory.feed(tokens, count, layers=self.layers)
 
 
 def _stack_name(target) -> str | None:
@@ -94,6 +105,7 @@ def _first_layers(target, layers):
     """The target's decoder with a shorter list of the same layers; the target itself stays as it is."""
     decoder, name = target.model.get_decoder(), _stack_name(target)
     shorter = copy.copy(decoder)
+    shorter.__dict__.pop("forward", None)  # accelerate's, if it spread the model: bound to the whole stack
     shorter.config = copy.copy(decoder.config)
     shorter.config.num_hidden_layers = layers
     shorter._modules = {**decoder._modules, name: torch.nn.ModuleList(list(getattr(decoder, name))[:layers])}

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from specviz.arguments import integer
+from specviz.models import kernels, lean
 from specviz.models.memory import FULL, CausalMemory, direct_forward, whole_forward
 from specviz.models.tokenizers import HubTokenizer
 
@@ -96,6 +97,9 @@ class CausalLM(HubModel):
     several. It stays where it is and in its dtype, and is put into evaluation mode.
     tokenizer: a transformers tokenizer, or None to work with ids only.
     context, eos: taken from the model's configuration unless given; eos is an id or several.
+    fast: on a CPU, models of up to 2 GB decode through copies of their weights in the layouts that it multiplies
+    fastest (kernels.py), and Llama-like ones through a forward of their own (lean.py). The logits are equal to 1e-5 of
+    their spread, which is checked here. False leaves all to transformers.
 
     Sliding-window layers get a mask of their own. Where the check at load finds that this does not suit a model,
     it is accepted as long as the text fits the window (checked when decoding starts).
@@ -105,7 +109,7 @@ class CausalLM(HubModel):
     forward's (checked here once, on a few tokens).
     """
 
-    def __init__(self, model, tokenizer=None, *, name=None, context=None, eos=None):
+    def __init__(self, model, tokenizer=None, *, name=None, context=None, eos=None, fast=True):
         super().__init__(model, tokenizer, name, eos)
         config = model.config.get_text_config()
         _refuse_other_kinds(model, config, self.name)
@@ -123,6 +127,8 @@ class CausalLM(HubModel):
             self.window = min(filter(None, self.attention.values()))
             self.attention = FULL
             self.forward = self._checked_forward(FULL)
+        self.lean, self.fast, self._forward = None, fast, self.forward
+        self._arrange()
 
     def start(self, prompts, capacity):
         if self.window is not None and min(capacity, self.context) > self.window:
@@ -130,7 +136,31 @@ class CausalLM(HubModel):
                 f"{self.name} attends through a sliding window of {self.window} tokens, and this text may grow to "
                 f"{capacity} (prompt + max_new_tokens + gamma + 1); a rewound cache would be wrong. Ask for less text."
             )
+        if self._stamp != kernels.stamp(self.model):  # the model was trained on, moved or converted
+            self._arrange()
+        if self.lean is not None:
+            return lean.LeanMemory(self.lean, len(prompts), capacity)
         return self._memory(self.forward, len(prompts), capacity, self.attention)
+
+    def _arrange(self):
+        """Take the fast way through the model, if there is one and it gives the logits of transformers' own."""
+        self._stamp = kernels.stamp(self.model)
+        self.lean, self.forward = None, self._forward
+        if not self.fast or self._stamp is None:
+            return
+        usual = self._ragged_logits(self._memory(self._forward, 2, 8))
+
+        def equal(memory):
+            return _difference(self._ragged_logits(memory), usual) <= (1e-5 if self.dtype == torch.float32 else 1e-10)
+
+        if self.attention == FULL and lean.suits(self.model):
+            weights = lean.LeanWeights(self.model, self.context)
+            if equal(lean.LeanMemory(weights, 2, 8)):
+                self.lean = weights
+                return
+        forward = whole_forward(kernels.tuned(self.model))
+        if equal(self._memory(forward, 2, 8, self.attention)):
+            self.forward = forward
 
     @torch.no_grad()
     def _checked_forward(self, attention):

@@ -1,0 +1,229 @@
+"""The fast ways through a model on a CPU give what transformers' own forward gives."""
+
+import copy
+
+import pytest
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from specviz import SamplingParams, Scripted, Seeded, load_pair, speculate
+from specviz.drafters.layer_skip import LayerSkip
+from specviz.models import kernels, lean
+from specviz.models.causal import CausalLM
+
+SHAPE = dict(
+    hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, vocab_size=61,
+    bos_token_id=None, eos_token_id=None, max_position_embeddings=64, initializer_range=0.15,
+)  # fmt: skip
+LLAMA3 = dict(
+    rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+    original_max_position_embeddings=32,
+)  # fmt: skip
+LEAN = {
+    "llama": (LlamaForCausalLM, LlamaConfig(**SHAPE, num_key_value_heads=4)),
+    "grouped keys, tied": (LlamaForCausalLM, LlamaConfig(**SHAPE, num_key_value_heads=2, tie_word_embeddings=True)),
+    "one key": (LlamaForCausalLM, LlamaConfig(**SHAPE, num_key_value_heads=1)),
+    "wide heads": (LlamaForCausalLM, LlamaConfig(**SHAPE, num_key_value_heads=2, head_dim=16)),
+    "biases": (LlamaForCausalLM, LlamaConfig(**SHAPE, num_key_value_heads=2, attention_bias=True, mlp_bias=True)),
+    "llama3's rope": (LlamaForCausalLM, LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters=LLAMA3)),
+    "mistral": (MistralForCausalLM, MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=None)),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, num_key_value_heads=2)),
+}
+
+
+def made(kind, dtype=torch.float32):
+    cls, config = LEAN[kind]
+    torch.manual_seed(0)
+    model = cls(copy.deepcopy(config)).to(dtype).eval()
+    with torch.no_grad():  # norms and biases that do something
+        for weight in model.parameters():
+            if weight.ndim == 1:
+                weight += 0.3 * torch.randn_like(weight)
+    return model
+
+
+def differences(one, other, rows=3, capacity=60):
+    """The largest difference of logits, in units of their spread, over feeds that are ragged, long, rewound, …"""
+    a, b = one.start([[0]] * rows, capacity), other.start([[0]] * rows, capacity)
+    generator = torch.Generator().manual_seed(1)
+    worst = 0.0
+    for n, count in ((20, (20, 13, 2)), (1, None), (5, (2, 5, 0)), (4, None), (1, (1, 0, 1)), (17, None)):
+        tokens = torch.randint(0, one.vocab_size, (rows, n), generator=generator)
+        count = torch.full((rows,), n) if count is None else torch.tensor(count[:rows])
+        of_text = torch.arange(n) < count[:, None]
+        logits = [memory.feed(tokens, count) for memory in (a, b)]
+        worst = max(worst, ((logits[0] - logits[1])[of_text].abs().max() / logits[1][of_text].std()).item())
+        for memory in (a, b):
+            memory.rewind((memory.length - 2).clamp(min=0))
+    assert torch.equal(a.length, b.length)
+    return worst
+
+
+@pytest.mark.parametrize("kind", LEAN)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_lean_forward_gives_transformers_logits(kind, rows):
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        model = made(kind, dtype)
+        fast, usual = CausalLM(model), CausalLM(model, fast=False)
+        assert fast.lean is not None and usual.lean is None
+        assert differences(fast, usual, rows) < tolerance
+
+
+def test_the_bundled_pair_decodes_the_same_tokens_leanly():
+    """In float64, under the same uniforms: Scripted from one run replays it on the other path."""
+    fast = load_pair("tales", device="cpu", dtype=torch.float64)
+    usual = [CausalLM(m.model, m.tokenizer.hub, fast=False) for m in fast]
+    assert fast[0].lean is not None and usual[0].lean is None
+    for sampling in (SamplingParams(), SamplingParams(temperature=0), SamplingParams(temperature=0.7, top_p=0.9)):
+        settings = dict(gamma=3, max_new_tokens=40, sampling=sampling)
+        first = speculate(*fast, "Once upon a time", randomness=Seeded(7), **settings)
+        again = speculate(*usual, "Once upon a time", randomness=Scripted.from_trace(first), **settings)
+        assert again.tokens == first.tokens
+        assert [r.accepted for r in again.rounds] == [r.accepted for r in first.rounds]
+
+
+def test_float32_logits_of_the_bundled_pair():
+    for model in load_pair("tales", device="cpu"):
+        usual = CausalLM(model.model, fast=False)
+        a, b = model.start([[0]], 120), usual.start([[0]], 120)
+        ids = torch.tensor([model.tokenizer.encode("The king had three sons, and the eldest of them said: ")])
+        for tokens in (ids, ids[:, :1], ids[:, :5]):
+            one, other = a.feed(tokens), b.feed(tokens)
+            assert (one - other).abs().max() <= 1e-5 * other.abs().max()
+
+
+def test_layer_skip_drafts_alike_on_both_paths():
+    model = made("grouped keys, tied", torch.float64)
+    traces = [
+        speculate(CausalLM(model, fast=fast), LayerSkip(2), [[1, 2, 3], [4, 5]], gamma=3, max_new_tokens=20, seed=3)
+        for fast in (True, False)
+    ]
+    for one, other in zip(*traces, strict=True):
+        assert [r.draft_tokens for r in one.rounds] == [r.draft_tokens for r in other.rounds]
+        assert one.tokens == other.tokens
+
+
+def test_changed_weights_are_noticed():
+    model = made("llama")
+    fast = CausalLM(model)
+    before = fast.start([[0]], 10).feed(torch.tensor([[1, 2, 3]]))
+    model.model.layers[1].mlp.down_proj.weight.data.mul_(2)  # .data: torch itself does not count this
+    after = fast.start([[0]], 10).feed(torch.tensor([[1, 2, 3]]))
+    fresh = model(torch.tensor([[1, 2, 3]])).logits
+    assert (after - before).abs().max() > 1e-3
+    torch.testing.assert_close(after, fresh, atol=1e-5, rtol=1e-5)
+    model.double()
+    assert fast.start([[0]], 10).feed(torch.tensor([[1, 2, 3]])).dtype == torch.float64
+
+
+def test_a_full_tape_is_refused_and_padding_may_lie_beyond_the_context():
+    fast = CausalLM(made("llama"), context=16)
+    memory = fast.start([[0]], 20)
+    memory.feed(torch.zeros(1, 16, dtype=torch.long))
+    memory.feed(torch.zeros(1, 4, dtype=torch.long), torch.tensor([0]))
+    with pytest.raises(ValueError, match="feed: 5 tokens do not fit, the heads are at .16. of capacity 20"):
+        memory.feed(torch.zeros(1, 5, dtype=torch.long))
+    batch = fast.start([[0]] * 2, 20)
+    batch.feed(torch.zeros(2, 19, dtype=torch.long))
+    with pytest.raises(ValueError, match="do not fit"):
+        batch.feed(torch.zeros(2, 2, dtype=torch.long))
+
+
+def test_what_has_no_lean_forward_goes_through_transformers():
+    window = MistralForCausalLM(MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=8))
+    dynamic = dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0)
+    others = [
+        (window, "windowed"),
+        (LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters=dynamic)), "dynamic"),
+        (LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=2, hidden_act="gelu")), "gelu"),
+        (Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=8)), "norms of queries"),
+    ]
+    for model, why in others:
+        assert not lean.suits(model), why
+        assert CausalLM(model).lean is None
+    assert not kernels.suits(made("llama").bfloat16())
+
+
+def test_a_lean_forward_that_differs_is_not_used(monkeypatch):
+    normed = lean.LeanMemory._normed
+    monkeypatch.setattr(lean.LeanMemory, "_normed", lambda self, h, b: normed(self, h, b) * 1.001)
+    assert CausalLM(made("llama")).lean is None
+
+
+# --- kernels ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", kernels.WAYS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_every_layout_gives_the_product(way, bias):
+    generator = torch.Generator().manual_seed(0)
+    weight, x, h = (torch.randn(n, m, generator=generator) for n, m in ((24, 16), (20, 16), (20, 24)))
+    bias = torch.randn(24, generator=generator) if bias else None
+    matrix = kernels.Matrix(weight, bias)
+    matrix.layouts = [getattr(matrix, way)] * len(matrix.layouts)
+    for rows in (1, 3, 20):
+        expected = torch.nn.functional.linear(x[:rows], weight, bias)
+        torch.testing.assert_close(matrix.product(x[:rows]), expected)
+        out = torch.empty(rows, 24)
+        assert matrix.product(x[:rows], out=out) is out
+        torch.testing.assert_close(out, expected)
+        sums = h[:rows].clone()
+        matrix.add_to(sums, x[:rows])
+        torch.testing.assert_close(sums, h[:rows] + expected)
+
+
+@pytest.mark.parametrize("winner", kernels.WAYS)
+def test_tuning_keeps_only_what_was_chosen(monkeypatch, winner):
+    monkeypatch.setattr(kernels, "fastest", lambda matrices, ways, rows: winner if rows < 9 else "stored")
+    weights = [torch.randn(8, 4) for _ in range(6)]
+    matrices = [kernels.Matrix(weight) for weight in weights]
+    kernels.tune(matrices)
+    x = torch.randn(40, 4)
+    for matrix, weight in zip(matrices, weights, strict=True):
+        assert matrix.weight is None and not set(kernels.WAYS) & set(vars(matrix))
+        for rows in (1, 5, 6, 16, 17, 40):
+            torch.testing.assert_close(matrix.product(x[:rows]), x[:rows] @ weight.T)
+        kinds = [type(layout) is kernels.Packed for layout in matrix.layouts]
+        assert all(kinds[1:6]) == (winner == "packed") and not any(kinds[6:])
+
+
+def test_the_fastest_way_needs_to_save_a_tenth():
+    class Slow(kernels.Matrix):
+        @property
+        def transposed(self):
+            import time
+
+            time.sleep(0.002)
+            return super().transposed
+
+    assert kernels.fastest([Slow(torch.randn(8, 8))], ["transposed", "stored"], 1) == "stored"
+
+
+def test_tuned_linears_leave_the_model_as_it_was():
+    torch.manual_seed(0)
+    config = Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=8)
+    model = Qwen3ForCausalLM(config).eval()
+    before = {name: type(module) for name, module in model.named_modules()}
+    fast, usual = CausalLM(model), CausalLM(model, fast=False)
+    assert fast.forward is not usual.forward
+    assert {name: type(module) for name, module in model.named_modules()} == before
+    twin = kernels.tuned(model)
+    linears = [module for module in twin.modules() if type(module) is kernels.TunedLinear]
+    assert len(linears) == 3 * 7 + 1 and twin.lm_head.weight is model.lm_head.weight
+    assert differences(fast, usual) < 1e-5
+
+
+def test_models_without_linear_layers_are_left_alone():
+    model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=61)).eval()
+    assert differences(CausalLM(model), CausalLM(model, fast=False)) < 1e-5
