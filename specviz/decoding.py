@@ -41,18 +41,15 @@ class State:
     committed: torch.Tensor  # [B, T] int64 on the CPU, right-padded
     length: torch.Tensor  # [B] int64 on the CPU
     prompt_length: torch.Tensor  # [B]
+    limit: torch.Tensor  # [B] on the CPU: the length at which each text ends, if nothing ends it before
     finish: list[str | None]  # why each row ended; None while it is active
+    active: torch.Tensor  # [B] bool on the CPU: the rows that have not ended
     memory: object = None
     session: object = None
     round: int = 0
     history: list[list[Round | None]] = field(default_factory=list)
     stopwatch: Stopwatch = None
     prefill_seconds: float = 0.0
-
-    @property
-    def active(self) -> torch.Tensor:
-        """[B] bool: the rows that have not ended."""
-        return torch.tensor([reason is None for reason in self.finish])
 
 
 # --- the loop -----------------------------------------------------------------------------------
@@ -171,11 +168,12 @@ def start(
     begin = getattr(target, "start_tokens", None)  # an encoder-decoder's texts; others begin with the prompt
     texts = prompts if begin is None else [begin] * len(prompts)
     length = torch.tensor([len(ids) for ids in texts])
-    longest = min(int(length.max()) + max_new_tokens, target.context)  # what a row can grow to
+    limit = (length + min(max_new_tokens, target.context)).clamp(max=target.context)
+    longest = int(limit.max())
     state = State(
         target, drafter, gamma, max_new_tokens, sampling, randomness, frozenset(eos), as_stops(stop, target), record,
-        decode_round, single, prompts, _right_padded(texts, longest), length, length.clone(),
-        [None] * len(prompts), stopwatch=Stopwatch(target.device),
+        decode_round, single, prompts, _right_padded(texts, longest), length, length.clone(), limit,
+        [None] * len(prompts), torch.ones(len(prompts), dtype=torch.bool), stopwatch=Stopwatch(target.device),
     )  # fmt: skip
     _finish(state, state.finish)
     if state.active.any():
@@ -194,10 +192,8 @@ def draft(state) -> Proposal:
     """Let the drafter propose up to gamma tokens a row, no more than can still be used."""
     state.stopwatch.start()
     state.randomness.begin_round(state.round)
-    remaining = state.prompt_length + min(state.max_new_tokens, state.target.context) - state.length
-    room = state.target.context - state.length
-    gamma = torch.minimum(remaining, room).sub(1).clamp(min=0, max=min(state.gamma, state.target.context))
-    gamma = torch.where(state.active, gamma, 0)
+    room = state.limit - state.length - 1  # the next token comes behind the drafts
+    gamma = room.clamp(min=0, max=min(state.gamma, state.target.context)) * state.active
     if state.session is None:
         proposal = _nothing_drafted(state)
     else:
@@ -303,31 +299,37 @@ def _checked_transfer(state, proposal, p, verdict):
     """The round's one transfer: drafts, accepted and next_token as lists, once p and q are known to be sound."""
     gamma = proposal.tokens.shape[1]
     of_drafts = proposal.q.gather(-1, proposal.tokens[..., None])[..., 0]  # [B, gamma]
-    integers = torch.cat(
+    transfer = torch.cat(
         [proposal.tokens, verdict.accepted[:, None], verdict.next_token[:, None]]
-        + [p.isnan().any(-1).long(), proposal.q.isnan().any(-1).long(), (of_drafts == 0).long()],
+        + [p.sum(-1).isnan(), proposal.q.sum(-1).isnan(), of_drafts == 0],  # a NaN makes the sum one
         dim=1,
     ).cpu()
-    drafts, accepted, next_token, bad_p, bad_q, zero_q = integers.split([gamma, 1, 1, gamma + 1, gamma, gamma], dim=1)
-    drafted = torch.arange(gamma) < proposal.lengths[:, None]
+    if transfer[:, gamma + 2 :].any():
+        _check_soundness(state, proposal, *transfer[:, gamma + 2 :].bool().split([gamma + 1, gamma, gamma], dim=1))
+    rows = transfer.tolist()
+    return [row[:gamma] for row in rows], [row[gamma] for row in rows], [row[gamma + 1] for row in rows]
+
+
+def _check_soundness(state, proposal, bad_p, bad_q, zero_q):
+    """Raise if something is wrong (bool, [B, gamma + 1] and twice [B, gamma]) at a position that was reached."""
+    drafted = torch.arange(bad_q.shape[1]) < proposal.lengths[:, None]
     reached = torch.cat([torch.ones(len(drafted), 1, dtype=torch.bool), drafted], dim=1) & state.active[:, None]
     drafter = getattr(state.drafter, "name", None)
     # The draft comes first: a target's NaN may only be the answer to a token drawn from a NaN.
     suspects = (("drafter", drafter, bad_q, drafted), ("target", state.target.name, bad_p, reached))
     for role, name, bad, where in suspects:
-        rows = (bad.bool() & where).any(1).nonzero().flatten().tolist()
+        rows = (bad & where).any(1).nonzero().flatten().tolist()
         if rows:
             raise FloatingPointError(
                 f"{role} {name!r} returned NaN or infinite logits (or -inf for every token) in row {rows[0]}, "
                 f"round {state.round}; the round was not committed."
             )
-    rows = (zero_q.bool() & drafted).any(1).nonzero().flatten().tolist()
+    rows = (zero_q & drafted).any(1).nonzero().flatten().tolist()
     if rows:
         raise ValueError(
             f"drafter {drafter!r} proposed a token with q(x) = 0 in row {rows[0]}, round {state.round}: q must be the "
             "distribution that the token was drawn from."
         )
-    return drafts.tolist(), accepted[:, 0].tolist(), next_token[:, 0].tolist()
 
 
 def _cut(state, row, emitted) -> tuple[int, str | None]:
@@ -360,23 +362,21 @@ def _outcome(drafts, accepted, next_token, kept) -> dict:
 
 def _append(state, done, reasons):
     emitted = [[] if round is None else round.tokens for round in done]
-    count = torch.tensor([len(tokens) for tokens in emitted])
-    row = torch.arange(len(done)).repeat_interleave(count)  # of each token, all rows' tokens in a line
-    place = torch.arange(len(row)) - (count.cumsum(0) - count)[row]  # its place among its row's
-    tokens = [token for tokens in emitted for token in tokens]
-    state.committed[row, state.length[row] + place] = torch.tensor(tokens, dtype=torch.long)
-    state.length, state.round = state.length + count, state.round + 1
+    committed = state.committed.numpy()  # the same memory, in which a list is written in one go
+    for row, (tokens, length) in enumerate(zip(emitted, state.length.tolist(), strict=True)):
+        committed[row, length : length + len(tokens)] = tokens
+    state.length, state.round = state.length + torch.tensor([len(tokens) for tokens in emitted]), state.round + 1
     state.history.append(done)
     _finish(state, reasons)
 
 
 def _finish(state, reasons):
     """Note why rows ended: the first that holds of eos, stop, length, context."""
-    grown = state.length - state.prompt_length
-    complete = (grown >= min(state.max_new_tokens, state.target.context)).tolist()
-    full = (state.length >= state.target.context).tolist()
-    for row, reason in enumerate(reasons):
-        state.finish[row] = reason or ("length" if complete[row] else "context" if full[row] else None)
+    lengths = zip(state.prompt_length.tolist(), state.length.tolist(), state.limit.tolist(), strict=True)
+    for row, (prompt_length, length, limit) in enumerate(lengths):
+        full = "length" if length - prompt_length >= state.max_new_tokens else "context"
+        state.finish[row] = reasons[row] or (full if length >= limit else None)
+    state.active = torch.tensor([reason is None for reason in state.finish])
 
 
 def _right_padded(prompts, width) -> torch.Tensor:

@@ -45,7 +45,7 @@ def inverse_cdf(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     home = probs.device
     if home.type == "mps":  # no float64 there
         probs = probs.cpu()
-    cumulative = probs.double().cumsum(-1)
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:].contiguous()
     point = (u if u.ndim == 2 else u[:, None]).to(cumulative.device) * total
     token = torch.searchsorted(cumulative, point, right=True)
@@ -87,11 +87,14 @@ class _Uniform:
 
 def _mask(u, active):
     """u with NaN in the rows that are not active: they consume nothing."""
-    return u if active is None else u.masked_fill(~active.cpu().view(-1, *[1] * (u.ndim - 1)), math.nan)
+    if active is None or (active := active.cpu()).all():
+        return u
+    return u.masked_fill(~active.view(-1, *[1] * (u.ndim - 1)), math.nan)
 
 
 # --- Seeded -------------------------------------------------------------------------------------
 
+AHEAD = 4096  # uniforms made at a time: numbers cost less by the thousand
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -114,7 +117,7 @@ class Seeded(_Uniform):
     Seeded(seed, rows=[r]). Every row, round, stream and slot has a uniform of its own: what one row draws
     never depends on its batch mates, on the device, or on the version of a library.
 
-    It remembers the number of the current round alone, so give each decoding one of its own.
+    It remembers the number of the current round alone (and uniforms made ahead), so give each decoding one of its own.
 
     Raises ValueError for a seed that is not an integer in [0, 2**64) or for bad rows.
     """
@@ -128,13 +131,25 @@ class Seeded(_Uniform):
         except TypeError:
             raise ValueError(f"rows={rows!r}: must be a list of row numbers.") from None
         self.batch = None if self.rows is None else len(self.rows)
+        self._first, self._ahead = 0, torch.empty(0, 0, 0, 0)
 
     def _uniforms(self, stream, slots, batch):
+        round = self.round - self._first
+        rounds, rows, _, width = self._ahead.shape
+        if rows != batch or slots.stop > width or not 0 <= round < rounds:
+            self._first, round = self.round, 0
+            self._ahead = self._block(batch, max(slots.stop, 8))
+        return self._ahead[round, :, STREAMS.index(stream), slots.start : slots.stop]
+
+    def _block(self, batch, width):
+        """[rounds, batch, 3, width]: the uniforms of as many rounds from this one on as AHEAD allows."""
+        rounds = max(1, AHEAD // (batch * len(STREAMS) * width))
         rows = range(batch) if self.rows is None else self.rows
         # Nested streams: each field picks one output of the generator that the fields before it seeded.
         h = splitmix64(self.seed, np.array(rows, np.uint64))
-        h = splitmix64(splitmix64(h, self.round), STREAMS.index(stream))
-        h = splitmix64(h[:, None], np.array(slots, np.uint64))
+        h = splitmix64(h, self.round + np.arange(rounds, dtype=np.uint64)[:, None])
+        for count in (len(STREAMS), width):
+            h = splitmix64(h[..., None], np.arange(count, dtype=np.uint64))
         return torch.from_numpy((h >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
@@ -196,7 +211,7 @@ class Scripted(_Uniform):
         if self.base is None:
             u = torch.full((batch, len(slots)), math.nan, dtype=torch.float64)
         else:
-            u = self.base._uniforms(stream, slots, batch)
+            u = self.base._uniforms(stream, slots, batch).clone()
         for row in range(batch):
             for i, slot in enumerate(slots):
                 u[row, i] = self.uniforms.get((row, self.round, stream, slot), u[row, i])

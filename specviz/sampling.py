@@ -64,6 +64,8 @@ class SamplingParams:
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.processors:
             logits = self._processed(logits, texts)
+        if self == PLAIN:  # nothing to do but the softmax, which turns such rows into NaN by itself
+            return logits.softmax(-1)
         top = logits.amax(-1, keepdim=True)
         if self.temperature == 0:
             probs = _one_hot(logits, top)
@@ -100,6 +102,9 @@ class SamplingParams:
 
 def _is_number(value) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+PLAIN = SamplingParams()
 
 
 def _one_hot(logits, top):

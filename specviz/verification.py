@@ -63,7 +63,8 @@ def verify(
 
     # Beyond the draft q is 0, and the residual against nothing is p itself: the bonus needs no case.
     row = torch.arange(rows, device=p.device)
-    q_or_nothing = pad(q.masked_fill(~drafted[..., None], 0), (0, 0, 0, 1))  # [B, gamma+1, V]
-    next_p = left(p[row, accepted], q_or_nothing[row, accepted])  # [B, V]
+    beyond = (accepted >= lengths.to(p.device))[:, None]  # [B, 1]
+    q_or_nothing = pad(q, (0, 0, 0, 1))[row, accepted].masked_fill(beyond, 0)  # [B, V]
+    next_p = left(p[row, accepted], q_or_nothing)
     next_token, u_next = randomness.draw(next_p, "next", active=active)
     return Verdict(accepted, next_token, a, coins, u_next)

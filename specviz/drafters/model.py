@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch.nn.functional import pad
 
@@ -59,46 +57,59 @@ class ModelSession:
 
     def __init__(self, model, memory, eos, vocab_size):
         self.model, self.memory, self.vocab_size = model, memory, vocab_size
-        self.eos = torch.tensor(sorted(eos), dtype=torch.long, device=model.device)
+        self.ends = torch.zeros(vocab_size, dtype=torch.bool, device=model.device)  # the ids that end a text
+        self.ends[list(eos)] = True
 
     def propose(self, committed, length, gamma, sampling, randomness):
-        model, memory = self.model, self.memory
-        rows, device = committed.shape[0], model.device
+        rows, device = committed.shape[0], self.model.device
         # The draft's own context may be the shorter one; drafting x_1 .. x_n feeds length + n - 1 tokens.
-        gamma = torch.minimum(gamma, model.context - length + 1).clamp(min=0)
-        n = int(gamma.max())
-        tokens = torch.zeros(rows, n, dtype=torch.long, device=device)
-        u = torch.full((rows, n), math.nan, dtype=torch.float64)
+        gamma = torch.minimum(gamma, self.model.context - length + 1).clamp(min=0)
+        least, most = (int(x) for x in torch.aminmax(gamma))
         lengths = gamma.to(device)
-        q, forwards = [], 0
-        for i in range(n):
+        drafting = lengths > 0
+        everyone = least > 0  # then nothing has to be masked
+        tokens, q, u = [], [], []
+        for i in range(most):
             if i == 0:  # all that the memory lacks: the prompt at first, later one token or two
                 logits = self._catch_up(committed, length, gamma > 0)
             else:
-                logits = memory.feed(tokens[:, i - 1 : i], count=(gamma > i).long())[:, -1]
-            forwards += 1
-            drafting = i < lengths
-            texts = _texts(committed, length, tokens[:, :i], drafting) if sampling.processors else None
+                logits = self.memory.feed(tokens[-1][:, None], None if i < least else (gamma > i).long())[:, -1]
+            texts = _texts(committed, length, tokens, drafting) if sampling.processors else None
             q_i = sampling.probabilities(self._over_the_targets_ids(logits), texts)  # [B, V]
-            q_i = q_i.masked_fill(~drafting[:, None], 0)
-            tokens[:, i], u[:, i] = randomness.draw(q_i, "draft", i, active=drafting)
-            ended = drafting & torch.isin(tokens[:, i], self.eos)
-            lengths = torch.where(ended, i + 1, lengths)
-            q.append(q_i)
-            if device.type == "cpu" and not (i + 1 < lengths).any():
-                break  # elsewhere, asking would cost more than the forwards that it saves
-        n = len(q)
-        tokens, u = tokens[:, :n], u[:, :n]
-        q = torch.stack(q, 1) if q else torch.zeros(rows, 0, self.vocab_size, dtype=torch.float32, device=device)
-        return Proposal(tokens, q, lengths.cpu(), u, forwards=forwards)
+            if not everyone:
+                q_i = q_i.masked_fill(~drafting[:, None], 0)
+            token, u_i = randomness.draw(q_i, "draft", i, active=None if everyone else drafting)
+            tokens.append(token), q.append(q_i), u.append(u_i)
+            lengths = lengths.where(~(drafting & self.ends[token]), i + 1)
+            drafting = i + 1 < lengths
+            everyone = False
+            if device.type == "cpu":  # elsewhere, asking would cost more than the forwards and masks that it saves
+                remaining = int(drafting.sum())
+                everyone = remaining == rows
+                if not remaining:
+                    break
+        return Proposal(
+            torch.stack(tokens, 1) if tokens else torch.zeros(rows, 0, dtype=torch.long, device=device),
+            torch.stack(q, 1) if q else torch.zeros(rows, 0, self.vocab_size, dtype=torch.float32, device=device),
+            lengths.cpu(),
+            torch.stack(u, 1) if u else torch.zeros(rows, 0, dtype=torch.float64),
+            forwards=len(tokens),
+        )
 
     def _catch_up(self, committed, length, drafting):
         """Feed what the memory lacks of the committed text; logits [B, V] after its last token."""
-        missing = torch.where(drafting, length - self.memory.length, 0)
-        at = self.memory.length[:, None] + torch.arange(int(missing.max()))
-        feed = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
-        feed = feed.clamp(max=self.model.vocab_size - 1)  # the target may have emitted an id that only it has
-        logits = self.memory.feed(feed.to(self.model.device), count=missing)
+        if len(length) == 1:
+            missing = None
+            feed = committed[:, int(self.memory.length) : int(length)]
+        else:
+            missing = torch.where(drafting, length - self.memory.length, 0)
+            at = self.memory.length[:, None] + torch.arange(int(missing.max()))
+            feed = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
+        if self.model.vocab_size < self.vocab_size:
+            feed = feed.clamp(max=self.model.vocab_size - 1)  # the target may have emitted an id that only it has
+        logits = self.memory.feed(feed.to(self.model.device), missing)
+        if missing is None:
+            return logits[:, -1]
         return logits[torch.arange(len(missing)), (missing - 1).clamp(min=0)]
 
     def _over_the_targets_ids(self, logits):
@@ -111,8 +122,9 @@ class ModelSession:
 
 def _texts(committed, length, drafts, drafting):
     """For logits processors: the ids before the token that is drafted next, None for rows that draft none."""
-    rows = zip(committed.tolist(), length.tolist(), drafts.tolist(), drafting.tolist())
-    return [text[:end] + drafted if drafts_on else None for text, end, drafted, drafts_on in rows]
+    rows = zip(committed.tolist(), length.tolist(), drafting.tolist(), strict=True)
+    drafted = [[int(tokens[row]) for tokens in drafts] for row in range(len(length))]
+    return [text[:end] + drafted[row] if more else None for row, (text, end, more) in enumerate(rows)]
 
 
 def as_drafter(drafter):

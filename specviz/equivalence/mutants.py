@@ -148,8 +148,8 @@ class _NeverRewound:
         if int(fed.max()) > 0:
             self.feed(state.committed[:, : int(fed.max())], fed)
 
-    def feed(self, tokens, count):
-        self.length = self.length + count
+    def feed(self, tokens, count=None):
+        self.length = self.length + (tokens.shape[1] if count is None else count)
         return self.memory.feed(tokens, count)
 
     def rewind(self, length):
@@ -324,8 +324,13 @@ class _OneStreamExactly:
 def share_the_noise(state):
     if isinstance(state.randomness, Branch):
         shared = _OneStreamExactly(state.randomness)
-    else:
+    elif isinstance(state.randomness, Seeded):
         shared = _OneStream(state.randomness.seed, state.randomness.rows)
+    else:
+        raise ValueError(
+            f"randomness is a {type(state.randomness).__name__}: the mutant 'shared noise' takes its one uniform from "
+            "Seeded(…) or a branch of Exhaustive; give one of these, or a seed."
+        )
     proposal = draft(replace(state, randomness=shared))
     p = target_forward(state, proposal)
     verdict = verify(proposal.tokens, proposal.q, p, shared, proposal.lengths, state.active)
@@ -483,8 +488,16 @@ def line_up(mutants=None, *, false_alarm=1e-6, max_samples=200_000, seed=0, prog
     A lossy mutant gets twice the samples that convict it with a power of 99 % at the rate false_alarm, max_samples
     at most. The others get a quarter of max_samples and must be hard to acquit: any innocent is accused with a
     probability of 1 % in all.
+
+    Raises ValueError for anything but Mutants.
     """
     mutants = [*RIGHT, *MUTANTS] if mutants is None else list(mutants)
+    for i, mutant in enumerate(mutants):
+        if not isinstance(mutant, Mutant):
+            raise ValueError(
+                f"mutants[{i}]={mutant!r}: must be a Mutant, such as those of the lists MUTANTS and RIGHT (by name: "
+                "[mutant for mutant in MUTANTS if mutant.name == …])."
+            )
     innocent = 0.01 / max(1, sum(not mutant.lossy for mutant in mutants))
     right, trials = {}, []
     with progress_bar(len(mutants), "line-up", progress, unit=" decoders") as bar:
