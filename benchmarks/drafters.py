@@ -17,10 +17,11 @@ import torch
 from specviz import SamplingParams, autoregress, load_pair, speculate
 from specviz.drafters.layer_skip import LayerSkip
 from specviz.drafters.prompt_lookup import PromptLookup
+from specviz.equivalence.greedy import first_difference
 from specviz.models.ngram import NgramModel
 from specviz.models.smollm2 import Unavailable
 from specviz.progress import progress_bar
-from specviz.speedup.profile import machine
+from specviz.speedup.profiler import machine
 
 BLOCKS = Path(__file__).parent / "data" / "heldout.json"
 GAMMA, SIZES = 4, (1, 2, 4, 8, 16)
@@ -142,18 +143,12 @@ def summary(name, timed, speedups, remark) -> Row:
 
 
 def greedy_difference(target, pairs) -> str:
-    """Whether greedy texts (plain, speculative) are equal; else by what gap of logits the first difference hung."""
-    gaps = []
-    for plain, other in pairs:
-        if plain.tokens != other.tokens:
-            at = next(i for i, (a, b) in enumerate(zip(plain.tokens, other.tokens)) if a != b)
-            prefix = torch.tensor([plain.prompt_tokens + plain.tokens[:at]], device=target.device)
-            with torch.no_grad():
-                logits = target.model(prefix).logits[0, -1].double()
-            gaps.append((logits[plain.tokens[at]] - logits[other.tokens[at]]).abs().item())
-    if not gaps:
+    """Whether greedy texts (plain, speculative) are equal; else by what gap of logits the first differences hung."""
+    found = [parting for plain, other in pairs if (parting := first_difference(target, plain, other))]
+    if not found:
         return "equal to plain"
-    return f"{len(gaps)} of {len(pairs)} differ, first by a logit gap of at most {max(gaps):.1e}"
+    worst = max(found, key=lambda parting: parting.gap)
+    return f"{len(found)} of {len(pairs)} differ, of which the widest: {worst}"
 
 
 # --- batches --------------------------------------------------------------------------------------

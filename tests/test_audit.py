@@ -395,6 +395,19 @@ def test_any_other_file_is_left_alone(tmp_path):
     assert file.read_text() == "Chapter 1"
 
 
+def test_a_place_where_no_file_can_be_is_refused_before_anything_is_drawn(tmp_path):
+    def never(prompt_ids, max_new_tokens, seed):
+        raise AssertionError("nothing may be drawn")
+
+    for place, message in (
+        (tmp_path, "must be the path of a file .* not a folder"),
+        (7, "resume=7: must be the path of a file"),
+        (tmp_path / "missing" / "audit.jsonl", "the folder .*missing' does not exist; make it first"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            quiet(never, table(3)[0], [0], samples=7, tokens=3, resume=place)
+
+
 # --- greedy -------------------------------------------------------------------------------------
 
 

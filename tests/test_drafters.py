@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from tiny import fresh_logits, hub_model, language_model
+from tiny import fresh_logits, hub_model, language_model, rows_that_differ
 
 from specviz import CausalLM, SamplingParams, TableModel, autoregress, speculate
 from specviz.decoding import draft, start
@@ -61,9 +61,18 @@ def test_layer_skip_leaves_the_targets_memory_as_it_was(family):
         text = prompt
         for round in trace.rounds:
             for i, p in enumerate(round.p):
-                fresh = fresh_logits(target, text + round.draft_tokens[:i])[-1].softmax(-1)
+                fresh = fresh_logits(target, text + round.draft_tokens[:i])[-1].softmax(-1).cpu()
                 assert torch.allclose(torch.tensor(p.mass, dtype=torch.float64), fresh, atol=1e-9)
             text = text + round.tokens
+
+
+@pytest.mark.parametrize("drafter", [LayerSkip(1), PromptLookup(), PromptLookup(10**6)], ids=repr)
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_row_of_a_batch_equals_the_same_row_alone(family, drafter):
+    target = language_model(family, 1, vocab_size=7)
+    prompts = [[0, 1, 2, 0, 1], [3], [4, 5, 6, 0, 1], [2, 2]]
+    for settings in (dict(gamma=3), dict(gamma=50, eos=[4]), dict(gamma=1, sampling=SamplingParams(temperature=0))):
+        assert rows_that_differ(target, drafter, prompts, max_new_tokens=20, **settings) == []
 
 
 def test_layer_skip_puts_the_targets_head_back():
@@ -198,6 +207,15 @@ def test_prompt_lookup_copies_at_a_stretch():
     trace = speculate(ring, PromptLookup(), [0, 1, 2, 3, 4, 5, 0], gamma=4, max_new_tokens=50, seed=0)
     assert trace.alpha == 1 and trace.tokens_per_round == 5 and trace.tokens[:7] == [1, 2, 3, 4, 5, 0, 1]
     assert trace.forwards["draft"] == 0
+
+
+def test_prompt_lookup_at_the_end_of_the_context():
+    """Whatever it finds, no row grows beyond the context, and one that fills it gets nothing."""
+    target = TableModel.random(3, 1, seed=1, context=6)
+    traces = speculate(target, PromptLookup(), [[0, 1, 0], [0] * 6, [0] * 5], gamma=10, max_new_tokens=50, seed=0)
+    assert [len(trace.tokens) for trace in traces] == [3, 0, 1]
+    assert {trace.finish_reason for trace in traces} == {"context"}
+    assert prove(target, PromptLookup(), [0, 1, 0, 1], gamma=9, max_new_tokens=9).exact
 
 
 # --- padded vocabularies ------------------------------------------------------------------------

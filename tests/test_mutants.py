@@ -207,6 +207,20 @@ def test_the_trial_of_an_innocent_called_lossy_is_not_as_expected():
     assert not trial.as_expected and trial.samples_needed is None and "acquitted" in str(trial)
 
 
+@pytest.mark.parametrize("wrong", ["shared noise", None, decode_round])
+def test_a_line_up_is_of_mutants(wrong):
+    with pytest.raises(ValueError, match=r"mutants\[1\]=.*: must be a Mutant, such as those of the lists MUTANTS"):
+        line_up([RIGHT[0], wrong])
+
+
+def test_one_noise_for_everything_has_to_come_from_somewhere():
+    case, shared = CASES["context"], by_name["shared noise"].decode_round
+    settings = dict(gamma=2, max_new_tokens=4, decode_round=shared)
+    assert speculate(case.target, case.drafter, [0, 1], seed=0, **settings).tokens
+    with pytest.raises(ValueError, match="randomness is a Scripted: the mutant 'shared noise' takes its one"):
+        speculate(case.target, case.drafter, [0, 1], randomness=Scripted({}, base=Seeded(0)), **settings)
+
+
 def test_the_command_prints_everything_and_fails_when_a_verdict_does(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["mutants", "--samples", "4000"])
     monkeypatch.setattr(mutants, "MUTANTS", [by_name["resample from p"], by_name["no bonus"]])

@@ -19,7 +19,6 @@ from specviz.plots import (
     draw_round,
     draw_two_paths,
     png,
-    round_steps,
     token_label,
 )
 
@@ -94,16 +93,6 @@ def test_round_bars_are_the_probabilities():
     track = max(bar.get_width() for bar in bars)
     shares = sorted(bar.get_width() / track for bar in bars if bar.get_width() < track)
     assert shares == pytest.approx([0.4] * 3 + [0.8] * 3)
-
-
-def test_round_is_told_step_by_step():
-    round = a_trace([0.1, 0.4, 0.9]).rounds[0]
-    steps = round_steps(round)
-    assert steps == 2 + 3 + 1
-    told = [texts(draw_round(round, PIECES, axes(), step=step)) for step in range(1, steps + 1)]
-    assert all(len(less) < len(more) for less, more in zip(told, told[1:]))
-    assert told[-1] == texts(draw_round(round, PIECES, axes()))
-    assert not any(look.glyph in text for look in (LOOKS["accepted"], LOOKS["rejected"]) for text in told[1])
 
 
 def test_round_without_drafts_or_next_token():

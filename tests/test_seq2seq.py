@@ -76,7 +76,11 @@ def test_greedy_equals_generate(kind):
     plain = autoregress(target, SOURCES, **settings)
     for source, trace in zip(SOURCES, plain):
         ids = target.model.generate(
-            torch.tensor([source]), do_sample=False, max_new_tokens=16, eos_token_id=1, pad_token_id=0
+            torch.tensor([source], device=target.device),
+            do_sample=False,
+            max_new_tokens=16,
+            eos_token_id=1,
+            pad_token_id=0,
         )
         assert ids[0].tolist() == [0, *trace.tokens]  # generate returns the start too
     for gamma in (1, 2, 5):
@@ -116,7 +120,8 @@ def test_the_context_limits_source_and_text():
 def test_nothing_stays_in_the_users_model():
     target, drafter = pair("v1.1")
     before = {name: dict(module.__dict__) for name, module in target.model.named_modules()}
-    inputs = dict(input_ids=torch.tensor([SOURCES[0]]), decoder_input_ids=torch.tensor([[0, 1, 2, 3]]))
+    source, text = (torch.tensor([ids], device=target.device) for ids in (SOURCES[0], [0, 1, 2, 3]))
+    inputs = dict(input_ids=source, decoder_input_ids=text)
     with torch.no_grad():
         logits = target.model(**inputs).logits
     state = start(target, drafter, SOURCES, max_new_tokens=5, seed=0)

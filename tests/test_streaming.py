@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specviz import TableModel, load_pair, speculate, stream
+from specviz import SamplingParams, TableModel, load_pair, speculate, stream
 from specviz.streaming import _certain
 
 SYMBOLS = "abcd"
@@ -99,6 +99,17 @@ def test_characters_of_several_bytes_are_held_back_until_they_are_whole():
     pieces = list(streamed)
     assert "".join(pieces) == streamed.trace.text == "é—é" and len(pieces) < len(spelled)
     assert all("\ufffd" not in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nearly_random_bytes_stream_as_they_read_in_the_end(seed):
+    """At this temperature halves of characters come in any order, with stop strings among them."""
+    pair = load_pair("tales", device="cpu")
+    settings = dict(gamma=3, max_new_tokens=80, seed=seed, sampling=SamplingParams(20.0), stop=["\ufffd\ufffd ", "qu"])
+    streamed = stream(*pair, ["Once", "é"], **settings)
+    pieces = list(streamed)
+    assert ["".join(row) for row in zip(*pieces)] == [trace.text for trace in streamed.trace]
+    assert any("\ufffd" in trace.text for trace in streamed.trace)
 
 
 def test_bytes_that_never_become_a_character_are_sent_in_the_end():

@@ -513,7 +513,7 @@ def test_a_silent_hub_is_given_up_in_time(silent):
     assert problem == "the hub does not answer within 0.5 s" or "Timeout" in problem  # whichever comes first
     with pytest.raises(Unavailable, match="'me/model' cannot be loaded: the hub .* and this machine holds no copy"):
         zoo.load_model("me/model", "cpu")
-    with pytest.raises(Unavailable, match="'me/a' cannot be loaded: the hub"):
+    with pytest.raises(Unavailable, match="'me/b' cannot be loaded: the hub"):
         load_pair("me/a", "me/b", device="cpu")
 
 
@@ -547,6 +547,107 @@ def test_folders_are_loaded_without_asking(monkeypatch):
     monkeypatch.setattr(zoo, "hub_problem", None)
     load_pair("tales", device="cpu")
     load_pair(TALES / "target", TALES / "draft", device="cpu")
+
+
+@pytest.mark.parametrize(
+    "target, draft, message",
+    [
+        ("./nowhere", "./nowhere", "checkpoint folder './nowhere' does not exist .an id of the hub is owner/name"),
+        ("~/nowhere at all", "~/nowhere at all", "checkpoint folder '~/nowhere at all' does not exist"),
+        ("two words", "two words", "checkpoint folder 'two words' does not exist"),
+        ("", "", "two arguments are Hugging Face ids or folders"),
+        ("me/target", None, "pair 'me/target' is unknown: .* For two models of your own give both"),
+    ],
+)
+def test_what_can_be_no_id_is_never_asked_for(monkeypatch, target, draft, message):
+    monkeypatch.setattr(zoo, "hub_problem", lambda id: "it was asked")
+    with pytest.raises(ValueError, match=message):
+        load_pair(target, draft, device="cpu")
+
+
+def test_a_folder_may_be_relative_or_in_the_home(monkeypatch, tmp_path):
+    monkeypatch.setattr(zoo, "hub_problem", None)
+    monkeypatch.setenv("HOME", str(TALES))
+    monkeypatch.chdir(TALES)
+    target, draft = load_pair("./draft", "~/draft", device="cpu")
+    assert target.name == "./draft" and draft.layers == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", None, torch.int8, torch.complex64, torch.float8_e4m3fn])
+def test_dtypes_that_models_do_not_compute_in_are_refused(dtype):
+    with pytest.raises(
+        ValueError, match="dtype=.*: must be a floating-point torch dtype: torch.float32, torch.float16"
+    ):
+        load_pair("tales", device="cpu", dtype=dtype)
+
+
+def test_a_device_that_holds_no_numbers_is_refused():
+    with pytest.raises(ValueError, match="device='meta' cannot be used here .*; device='auto' finds one"):
+        load_pair("tales", device="meta")
+
+
+# --- targets spread over devices ----------------------------------------------------------------
+
+OUTSIDE = {"model.embed_tokens": "cpu", "model.rotary_emb": "cpu", "model.norm": "cpu", "lm_head": "cpu"}
+MAPS = {
+    "automatic": "auto",
+    "one device": {"": "cpu"},
+    "half on disk": OUTSIDE | {f"model.layers.{i}": "cpu" if i < 6 else "disk" for i in range(12)},
+    "all on disk": {"": "disk"},
+}
+
+
+@pytest.mark.parametrize("device_map", MAPS.values(), ids=MAPS)
+def test_a_target_spread_by_accelerate_decodes_the_same(device_map):
+    """What a single machine without a GPU can show: layers fetched from the disk, or moved by accelerate's hooks."""
+    pytest.importorskip("accelerate")
+    from specviz.drafters.layer_skip import LayerSkip
+
+    how = dict(dtype=torch.float64)  # in which no near tie can part the texts
+    target, draft = load_pair("tales", device="cpu", **how)
+    spread, its_draft = load_pair("tales", device_map=device_map, **how)
+    places = {weight.device.type for weight in spread.model.parameters()}
+    assert ("meta" in places) == ("disk" in (device_map if isinstance(device_map, str) else device_map.values()))
+    assert spread.device.type == its_draft.device.type == "cpu" or torch.cuda.is_available()
+    settings = dict(gamma=3, max_new_tokens=24, seed=1)
+    for drafter, its_drafter in ((draft, its_draft), (LayerSkip(8), LayerSkip(8))):
+        expected = speculate(target, drafter, ["Once upon a time", "The old king"], **settings)
+        traces = speculate(spread, its_drafter, ["Once upon a time", "The old king"], **settings)
+        assert [trace.tokens for trace in traces] == [trace.tokens for trace in expected]
+        assert [trace.alpha for trace in traces] == [trace.alpha for trace in expected]
+        assert traces[0].alpha < 1  # as it would be if the layers that are skipped had drafted, too
+
+
+@pytest.mark.parametrize("device_map", ["cpu", "everywhere", {}, 0, True, ["cpu"]])
+def test_a_map_is_a_name_or_a_dict(device_map):
+    with pytest.raises(ValueError, match="device_map=.*: must be one of auto, balanced, .*a single device is device="):
+        load_pair("tales", device_map=device_map)
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (dict(device="cpu", device_map="auto"), "device='cpu' and device_map='auto': give one of the two"),
+        (dict(device_map={"": "gpu0"}), "device='gpu0' cannot be used here"),
+        (dict(device_map={"": "meta"}), "device='meta' cannot be used here"),
+        (
+            dict(device_map={"model.layers.0": "disk", "lm_head": "cpu"}),
+            r"cannot be loaded \(ValueError: The device_map .*or device_map=.* does not fit the model",
+        ),
+    ],
+    ids=str,
+)
+def test_places_that_cannot_be_are_refused(given, message):
+    pytest.importorskip("accelerate")
+    with pytest.raises(ValueError, match=message):
+        load_pair("tales", **given)
+
+
+def test_a_map_needs_accelerate(monkeypatch):
+    monkeypatch.setattr(zoo.importlib.util, "find_spec", lambda name: None)
+    for name in ("tales", "smollm2"):
+        with pytest.raises(ValueError, match="device_map='auto' needs the package accelerate: pip install accelerate"):
+            load_pair(name, device_map="auto")
 
 
 # --- smollm2, from wherever it can be had -------------------------------------------------------
@@ -593,7 +694,7 @@ def test_an_unknown_name_is_told_all_others_and_what_they_need():
 def test_two_arguments_are_no_names_but_gpt2_is_an_id_too():
     with pytest.raises(ValueError, match="a bundled pair is loaded by its name alone"):
         load_pair("smollm2", "smollm2")
-    with pytest.raises(Unavailable, match="model 'gpt2-large' cannot be loaded: HF_HUB_OFFLINE is set"):
+    with pytest.raises(Unavailable, match="model 'gpt2' cannot be loaded: HF_HUB_OFFLINE is set"):
         load_pair("gpt2-large", "gpt2", device="cpu")
 
 

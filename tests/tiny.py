@@ -50,11 +50,13 @@ def language_model(family, seed, scale=8.0, **settings):
 
 def fresh_logits(model, ids, source=None):
     """[n, V]: logits at every position, by a forward without any memory. source: what an encoder-decoder has read."""
+    text = torch.tensor([ids], device=model.device)
     with torch.no_grad():
         if isinstance(model, CausalLM):
-            return model.model(input_ids=torch.tensor([ids])).logits[0]
+            return model.model(input_ids=text).logits[0]
         if isinstance(model, Seq2SeqLM):
-            return model.model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([ids])).logits[0]
+            source = torch.tensor([source], device=model.device)
+            return model.model(input_ids=source, decoder_input_ids=text).logits[0]
     padded = [model.vocab_size] * model.order + list(ids)  # a TableModel
     rows = [model.logits[tuple(padded[i + 1 : i + 1 + model.order])] for i in range(len(ids))]
     return torch.stack(rows)
@@ -62,7 +64,7 @@ def fresh_logits(model, ids, source=None):
 
 def processed(logits, temperature=1.0, top_k=None, top_p=None):
     """The same processing as the package's, written again in plain numpy for one row."""
-    logits = np.asarray(logits, dtype=np.float64)
+    logits = np.asarray(torch.as_tensor(logits).cpu(), dtype=np.float64)
     if temperature == 0:
         return np.eye(len(logits))[int(np.argmax(logits))]
     logits = logits / temperature
@@ -215,7 +217,7 @@ def scaled_pair(build):
 def random_overlap(target, draft, n=8):
     """Mean of sum min(p, q) over the positions of n random texts of n tokens."""
     generator = torch.Generator().manual_seed(0)
-    texts, sources = torch.randint(target.vocab_size, (2, n, n), generator=generator)
+    texts, sources = torch.randint(target.vocab_size, (2, n, n), generator=generator).to(target.device)
     with torch.no_grad():
         p, q = (
             model.model(input_ids=sources, decoder_input_ids=texts) if model.start_tokens else model.model(texts)
@@ -258,7 +260,7 @@ def worst_recorded(target, drafter, prompts, **settings):
         for round in trace.rounds:
             ids = text + round.draft_tokens
             for model, recorded in ((target, round.p), (drafter, round.q)):
-                fresh = fresh_logits(model, ids, source)[len(text) - 1 :].double().softmax(-1)
+                fresh = fresh_logits(model, ids, source)[len(text) - 1 :].cpu().double().softmax(-1)
                 for masses, expected in zip(recorded, fresh):
                     worst = max(worst, (torch.tensor(masses.mass, dtype=torch.float64) - expected).abs().max().item())
             text += round.tokens

@@ -26,7 +26,7 @@ class PromptLookup:
 
     def __init__(self, longest: int = 3, shortest: int = 1):
         self.shortest = integer(shortest, "shortest", 1, " tokens")
-        self.longest = integer(longest, "longest", self.shortest, " tokens (shortest)")
+        self.longest = integer(longest, "longest", self.shortest, " tokens, the shortest that counts")
         self.name = "prompt lookup"
 
     def __repr__(self):

