@@ -76,7 +76,7 @@ def overlap():
 
 
 def speedup():
-    from specviz.speedup.profile import Profile
+    from specviz.speedup import Profile
     from specviz.widgets import SpeedupExplorer
 
     slide = "const e = root.querySelectorAll('input[type=range]')[%d]; e.value = %s;"

@@ -59,20 +59,13 @@ DRAFT_Y, TARGET_Y, GAUGE_Y, OUT_Y = 3.72, 2.72, 1.2, 0.36
 DRAFT_H, TARGET_H, GAUGE_H, OUT_H = 0.8, 0.62, 1.2, 0.5
 
 
-def round_steps(round) -> int:
-    """In how many steps draw_round can tell this round: draft, target, each coin, the next token."""
-    return 2 + round.tested + (round.next_token is not None)
-
-
-def draw_round(round, pieces, ax, *, step=None):
+def draw_round(round, pieces, ax):
     """One decoded Round: the drafts with q, the target's one forward, the coins against A(x), the outcome.
 
-    pieces {id: bytes} is Trace.pieces. step: show only so much of the round, 1 (the draft) to
-    round_steps(round); by default all. Raises ValueError for a round recorded with record="none".
+    pieces {id: bytes} is Trace.pieces. Raises ValueError for a round recorded with record="none".
     """
     if round.q is None:
         raise ValueError("round was recorded with record='none': it holds no probabilities to draw.")
-    step = round_steps(round) if step is None else step
     columns = max(round.gamma_asked, len(round.draft_tokens)) + 1
     pen = _Pen(ax, LEFT + PITCH * columns, HIGH)
     names = [token_label(pieces[token]) for token in round.draft_tokens]
@@ -87,26 +80,22 @@ def draw_round(round, pieces, ax, *, step=None):
         pen.level(x, DRAFT_Y, q, rf"$q_{{{i + 1}}}$ = {_digits(q)}", Q_BAR)
         if i:
             pen.text(x - (PITCH - WIDE) / 2, DRAFT_Y + DRAFT_H / 2, "›", color=SOFT)
-    if step >= 2:
-        _draw_target(pen, round, columns, pieces, step)
-    over = step >= 2 + round.tested  # until then any draft may still be tested
-    for i in range(round.tested if over else len(names)):
-        if step >= 2:
-            _draw_coin(pen, round, i, tossed=step >= 3 + i)
-    if over:
-        for i in range(round.tested, len(names)):
-            pen.text(LEFT + i * PITCH + WIDE / 2, GAUGE_Y + GAUGE_H / 2, "not\ntested", color=SOFT, size=0.13)
-    _draw_outcomes(pen, round, columns, names, pieces, step)
+    _draw_target(pen, round, columns)
+    for i in range(round.tested):
+        _draw_coin(pen, round, i)
+    for i in range(round.tested, len(names)):
+        pen.text(LEFT + i * PITCH + WIDE / 2, GAUGE_Y + GAUGE_H / 2, "not\ntested", color=SOFT, size=0.13)
+    _draw_outcomes(pen, round, columns, names, pieces)
     return ax
 
 
-def _draw_target(pen, round, columns, pieces, step):
+def _draw_target(pen, round, columns):
     drafts, last = len(round.draft_tokens), LEFT + (columns - 1) * PITCH
     pen.box(LEFT - 0.05, TARGET_Y, columns * PITCH - 0.04, TARGET_H, facecolor=(BLUE, 0.16), edgecolor=BLUE)
     for i in range(drafts):
         p = round.p[i][round.draft_tokens[i]]
         pen.level(LEFT + i * PITCH, TARGET_Y, p, rf"$p_{{{i + 1}}}$ = {_digits(p)}", dict(facecolor=BLUE))
-    if round.outcome in ("bonus", "plain") and step >= round_steps(round):
+    if round.outcome in ("bonus", "plain"):
         p = round.p[drafts][round.next_token]
         pen.level(last, TARGET_Y, p, rf"$p_{{{drafts + 1}}}$ = {_digits(p)}", dict(facecolor=BLUE))
     else:
@@ -114,7 +103,7 @@ def _draw_target(pen, round, columns, pieces, step):
     pen.text(LEFT, TARGET_Y + TARGET_H + 0.15, f"one forward over {drafts + 1} positions", ha="left", color=BLUE_INK)
 
 
-def _draw_coin(pen, round, i, tossed):
+def _draw_coin(pen, round, i):
     centre, a, u = LEFT + i * PITCH + WIDE / 2, round.accept_probability[i], round.coins[i]
     pen.box(centre - 0.15, GAUGE_Y, 0.3, GAUGE_H, facecolor="white", edgecolor=GREY, rounding=0.05)
     if a > 0:
@@ -122,20 +111,18 @@ def _draw_coin(pen, round, i, tossed):
     level = GAUGE_Y + GAUGE_H * a
     pen.line([centre - 0.2, centre + 0.2], [level, level], color=INK, linewidth=1.6)
     pen.text(centre + 0.24, level, f"A = {_short(a)}", ha="left", size=0.135)
-    if tossed and u == u:
+    if u == u:  # an exhaustive branch has no uniforms
         look, y = LOOKS["accepted" if i < round.accepted else "rejected"], GAUGE_Y + GAUGE_H * u
         pen.disc(centre, y, 0.13, facecolor="white", edgecolor=look.colour, linestyle=look.line)
         pen.text(centre, y, look.glyph, color=look.colour, size=0.15, weight="bold")
         pen.text(centre - 0.2, y, f"u = {_short(u)}", ha="right", size=0.135)
 
 
-def _draw_outcomes(pen, round, columns, names, pieces, step):
+def _draw_outcomes(pen, round, columns, names, pieces):
     for i, name in enumerate(names):
-        x, known = LEFT + i * PITCH, step >= 3 + i
         kind = "unreached" if i >= round.tested else "accepted" if i < round.accepted else "rejected"
-        if known or (kind == "unreached" and step >= 2 + round.tested):
-            pen.outcome(x, name, kind)
-    if round.next_token is None or step < round_steps(round):
+        pen.outcome(LEFT + i * PITCH, name, kind)
+    if round.next_token is None:
         return
     kind, x = round.outcome, LEFT + (columns - 1) * PITCH
     pen.outcome(x, token_label(pieces[round.next_token]), kind)
@@ -646,6 +633,59 @@ def draw_round_timeline(gamma, alpha, c, ax, *, verify_slope=0.0):
     ax.spines[["left", "right", "top"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     return ax
+
+
+PARTS = {  # of a round's time: (what it is called, how it looks)
+    "draft forwards": ("draft forwards", Q_BAR),
+    "draft": ("drawing the drafts from q", dict(facecolor="#ffe3b0", edgecolor="black", linewidth=0.6, hatch="....")),
+    "target forward": ("target forward", P_BAR),
+    "target": ("turning logits into p", dict(facecolor="#cfe3f6", edgecolor="black", linewidth=0.6, hatch="....")),
+    "verify": ("coins, residual, next token", dict(facecolor="white", edgecolor=PURPLE, linewidth=0.6, hatch="xxxx")),
+    "commit": ("keeping the books", dict(facecolor=GREY, edgecolor="black", linewidth=0.6, hatch="\\\\\\")),
+}
+
+
+def draw_profile(profile, ax):
+    """A Profile's speedups over γ: measured with the spread of the runs, predicted, and predicted as if i.i.d."""
+    gammas = np.array(sorted(profile.speedups))
+    iid, predicted = profile.iid(gammas), profile.predicted(gammas, overhead=True)
+    speeds = [profile.speedups[int(gamma)] for gamma in gammas]
+    median, low, high = (np.array([getattr(speed, name) for speed in speeds]) for name in ("median", "low", "high"))
+    ax.axhspan(0, 1, facecolor=(RED, 0.08), edgecolor="none")
+    ax.axhline(1, color=INK, linewidth=1.2)
+    ax.plot(gammas, iid, "s:", color=PURPLE, markersize=5, markerfacecolor="white", label="i.i.d.: one α, models only")
+    whole = "predicted: α by position, all of a round's time"
+    ax.plot(gammas, predicted, "D-", color=BLUE, linewidth=2.2, markersize=5, label=whole)
+    runs = f"measured: median, slowest and fastest of {speeds[0].runs} runs"
+    spread = [median - low, high - median]
+    ax.errorbar(gammas, median, spread, fmt="o", color=INK, markerfacecolor="white", capsize=3, zorder=4, label=runs)
+    ax.text(0.995, 0.015, "slower than plain decoding", transform=ax.transAxes, ha="right", color=SOFT, fontsize=9)
+    ax.set(xticks=gammas, xlabel="γ: drafts a round", ylabel="speedup over plain decoding")
+    ax.set(xlim=(gammas[0] - 0.5, gammas[-1] + 0.5), ylim=(0, max(1.2, *iid, *predicted, *high) * 1.45))
+    ax.legend(loc="upper left", frameon=False, fontsize=9)
+    return _bare(ax)
+
+
+def draw_round_time(profile, ax):
+    """Where the time of a plain step and of a round with each measured γ goes: a bar each, by phase, in target steps.
+
+    The number behind a bar is the share of what is neither the draft's forward nor the target's.
+    """
+    gammas = [0, *sorted(profile.speedups)]
+    parts = [profile.parts(gamma) for gamma in gammas]
+    left = np.zeros(len(gammas))
+    for part, (name, look) in PARTS.items():
+        wide = np.array([times[part] for times in parts])
+        ax.barh(range(len(gammas)), wide, 0.68, left=left, label=name, **look)
+        left = left + wide
+    for row, (times, end) in enumerate(zip(parts, left)):
+        outside = 1 - (times["draft forwards"] + times["target forward"]) / end
+        ax.text(end + 0.01 * left.max(), row, f" {outside:.0%} outside", va="center", fontsize=9, color=SOFT)
+    ax.set_yticks(range(len(gammas)), ["plain", *(f"γ = {gamma}" for gamma in gammas[1:])])
+    ax.set(xlabel=f"target steps (one is {profile.target_seconds * 1e3:.2g} ms)", xlim=(0, left.max() * 1.16))
+    ax.invert_yaxis()
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False, fontsize=9)
+    return _bare(ax)
 
 
 # --- drafters (lesson 07) -------------------------------------------------------------------------

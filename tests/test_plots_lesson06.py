@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from specviz.plots import draw_round_timeline, draw_speedup_curve
-from specviz.speedup.profile import Profile
+from specviz.plots import draw_profile, draw_round_time, draw_round_timeline, draw_speedup_curve
+from specviz.speedup import Profile
 from specviz.speedup.theory import expected_tokens, linear_cost, round_cost, speedup
 
 
@@ -51,3 +51,39 @@ def test_the_timeline_is_to_scale(ax, c):
     ends = {y: max(patch.get_x() + patch.get_width() for patch in patches) for y, patches in rows.items()}
     assert ends[1] == pytest.approx(round_cost(4, c, 1.2)) and ends[0] == pytest.approx(expected_tokens(0.7, 4))
     assert len(rows[1]) == (5 if c else 1)
+
+
+def test_a_profiles_figure_shows_both_predictions_and_what_was_measured(ax):
+    profile = Profile.bundled()
+    assert draw_profile(profile, ax) is ax
+    lines = {line.get_label(): line.get_ydata() for line in ax.lines}
+    gammas = list(profile.speedups)
+    np.testing.assert_allclose(lines["i.i.d.: one α, models only"], profile.iid(gammas))
+    whole = lines["predicted: α by position, all of a round's time"]
+    np.testing.assert_allclose(whole, profile.predicted(gammas, overhead=True))
+    ((points, caps, bars),) = ax.containers
+    assert points.get_ydata().tolist() == [speed.median for speed in profile.speedups.values()]
+    ends = [segment[:, 1] for segment in bars[0].get_segments()]
+    np.testing.assert_allclose(ends, [(speed.low, speed.high) for speed in profile.speedups.values()])
+    assert_words_apart(ax)
+
+
+def test_the_bars_of_a_rounds_time_are_its_parts(ax):
+    profile = Profile.bundled()
+    assert draw_round_time(profile, ax) is ax
+    gammas = [0, *profile.speedups]
+    for part, bars in zip(profile.parts(0), sorted(ax.containers, key=lambda bars: order(bars.get_label()))):
+        expected = [profile.parts(gamma)[part] for gamma in gammas]
+        np.testing.assert_allclose([bar.get_width() for bar in bars], expected, err_msg=part)
+    ends = [max(bars[row].get_x() + bars[row].get_width() for bars in ax.containers) for row in range(len(gammas))]
+    np.testing.assert_allclose(ends, [sum(profile.parts(gamma).values()) for gamma in gammas])
+    looks = {(bars[0].get_facecolor(), bars[0].get_hatch()) for bars in ax.containers}
+    hatches = [bars[0].get_hatch() for bars in ax.containers]
+    assert len(looks) == 6 and all(a != b for a, b in zip(hatches, hatches[1:]))  # neighbours differ in pattern too
+    assert_words_apart(ax)
+
+
+def order(label):
+    """The place of a bar's part in Profile.parts()."""
+    names = ["draft forwards", "target forward", "drawing the drafts from q", "turning logits into p"]
+    return [*names, "coins, residual, next token", "keeping the books"].index(label)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from specviz.speedup import theory
-from specviz.speedup.profile import Profile
+from specviz.speedup import Profile, theory
 from specviz.widgets import SpeedupExplorer
 from specviz.widgets.base import joined
 
@@ -276,8 +275,8 @@ def test_it_is_said_aloud_once_it_rests(open_page):
 
 
 def test_bad_data_is_said_in_the_widgets_place(open_page):
-    page = open_page(SpeedupExplorer('{"version": 2}'))
-    assert "profile version 2" in page.get_by_role("alert").inner_text()
+    page = open_page(SpeedupExplorer('{"version": 1}'))
+    assert "profile version 1" in page.get_by_role("alert").inner_text()
 
 
 def test_a_name_from_a_profile_is_text_and_nothing_else(open_page):
@@ -300,7 +299,7 @@ def test_where_the_speedup_rises_beyond_the_picture_no_gamma_is_called_the_best(
 # --- with a kernel ------------------------------------------------------------------------------
 
 NOTEBOOK = """\
-from specviz.speedup.profile import Profile
+from specviz.speedup import Profile
 from specviz.widgets import SpeedupExplorer
 explorer = SpeedupExplorer(Profile.bundled(), gamma=3)
 explorer"""

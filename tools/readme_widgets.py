@@ -10,7 +10,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from specviz import SamplingParams, autoregress, load_pair, speculate
-from specviz.speedup.profile import Profile
+from specviz.speedup import Profile
 from specviz.widgets import RoundPlayer, SpeedupExplorer
 
 ROOT = Path(__file__).resolve().parent.parent

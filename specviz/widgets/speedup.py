@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traitlets
 
-from specviz.speedup.profile import Profile
+from specviz.speedup.profiles import Profile
 from specviz.widgets.base import Widget
 
 MAX_GAMMA = 16  # how far the picture goes; the formulas know no limit
@@ -33,7 +33,7 @@ T5_PARAMETERS = {"T5-small": 77e6, "T5-base": 250e6, "T5-large": 800e6, "T5-XXL"
 class SpeedupExplorer(Widget):
     """The speedup over γ for an α, a c and a verification cost, beside one round drawn to scale.
 
-    profile: a specviz.speedup.profile.Profile, or its JSON. Its measured speedups lie over the curve, and the
+    profile: a specviz.speedup.Profile, or its JSON. Its measured speedups lie over the curve, and the
     sliders start from its numbers. JSON that is no profile leaves a message in the widget's place.
 
     Traits, synced both ways, which may be given as keywords too:

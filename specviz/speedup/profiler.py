@@ -1,0 +1,351 @@
+"""Measuring a pair: forwards one by one, a calibration on half of the prompts, speedups on the other half."""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy import optimize, stats
+
+from specviz.arguments import as_prompts, check_target, integer
+from specviz.decoding import autoregress, speculate
+from specviz.drafters.model import ModelDrafter, as_drafter
+from specviz.progress import progress_bar
+from specviz.sampling import SamplingParams
+from specviz.speedup.profiles import Profile, Speed
+from specviz.trace import PHASES
+
+
+def profile(
+    target, drafter, prompts, *, gammas=tuple(range(1, 9)), new_tokens=64, sampling=None, runs=5, seed=0, progress=None
+) -> Profile:
+    """Measure a pair -> Profile. Decodes about runs * (number of prompts) * (number of gammas + 3) / 2 texts.
+
+    target      a language model
+    drafter     another one, or any drafter (PromptLookup(), LayerSkip(8), …)
+    prompts     at least two: text, token ids or chat messages. Numbers 0, 2, 4, … calibrate the prediction (plain
+                decoding and the largest γ alone); speedups are those of 1, 3, 5, …
+    gammas      the γ to measure
+    new_tokens  length of each text, exactly: EOS does not end it
+    sampling    SamplingParams, by default temperature 1
+    runs        how often all is repeated, with other seeds; a run's speedup is that of its prompts together
+    progress    True shows a bar at once, None after two seconds, False never
+
+    In each run a prompt is decoded plainly and with every γ, one right after the other and in turn first, so that a
+    busy moment of the machine hits all alike; after each text forwards of the same sizes are timed by themselves. The
+    prompt's own forward through the target is left out, and nothing is recorded meanwhile (record="none").
+
+    Raises ValueError for wrong arguments and for a text that hits the target's context, before anything is decoded,
+    and KeyboardInterrupt when interrupted.
+    """
+    setting = _checked(target, drafter, prompts, gammas, new_tokens, sampling, runs, seed)
+    prompts, largest = setting.prompts, setting.gammas[-1]
+    forwards = _Forwards(setting)
+    calibration, plain_steps = [], []  # (number of the prompt, rounds) of each text; rounds
+    totals = {gamma: [[] for _ in range(setting.runs)] for gamma in (0, *setting.gammas)}  # seconds, a text each
+    counts = {gamma: [] for gamma in (0, *setting.gammas)}  # rounds, a text each
+    others = sorted({*forwards.sizes} - {1, *(gamma + 1 for gamma in setting.gammas)})  # windows clamped to these occur
+
+    with progress_bar(len(prompts) * setting.runs + 1, "profiling", progress, unit="prompt") as bar:
+        for gamma in (0, largest):  # to warm up
+            _rounds(setting, 0, gamma, setting.seed)
+        for n in forwards.sizes:
+            forwards.time_rounds(n, keep=False)
+        bar.update()
+        for i in range(len(prompts) * setting.runs):
+            run, number = divmod(i, len(prompts))
+            measured = number % 2 == 1
+            windows = [0, *setting.gammas] if measured else [0, largest]
+            for gamma in np.roll(windows, run + number // 2).tolist():  # nobody is always first
+                rounds = _rounds(setting, number, gamma, setting.seed + i)
+                forwards.time_rounds(gamma + 1)  # at the same moment, with the same in the caches
+                if measured:
+                    totals[gamma][run].append(sum(sum(r.seconds.values()) for r in rounds))
+                    counts[gamma].append(len(rounds))
+                elif gamma:
+                    calibration.append((number, rounds))
+                else:
+                    plain_steps += rounds
+            if not measured:
+                for n in others:
+                    forwards.time_rounds(n)
+            bar.update()
+
+    every = [r for _, rounds in calibration for r in rounds]
+    rates, intervals = acceptance([(number, r) for number, rounds in calibration for r in rounds])
+    lengths = Counter(len(r.draft_tokens) for r in every if r.gamma_used == largest)
+    seconds = {gamma: [sum(texts) for texts in of_runs] for gamma, of_runs in totals.items()}
+    return Profile(
+        target=target.name,
+        drafter=setting.drafter.name,
+        machine=machine(target.device),
+        device=torch.device(target.device).type,
+        dtype=str(target.dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(),
+        sampling=setting.sampling.to_dict(),
+        prompts=len(prompts),
+        new_tokens=setting.new_tokens,
+        alpha_by_position=rates,
+        alpha_intervals=intervals,
+        draft_lengths={n: lengths[n] / lengths.total() for n in sorted(lengths)},
+        speedups={gamma: _speed(seconds[0], seconds[gamma]) for gamma in setting.gammas},
+        tokens_per_round={gamma: setting.new_tokens / statistics.mean(counts[gamma]) for gamma in setting.gammas},
+        operations_ratio=_operations_ratio(target, setting.drafter),
+        **_costs(forwards, [rounds for _, rounds in calibration], plain_steps, largest),
+    )
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Setting:
+    target: object
+    drafter: object
+    prompts: list[list[int]]
+    gammas: list[int]
+    new_tokens: int
+    sampling: SamplingParams
+    runs: int
+    seed: int
+
+
+def _checked(target, drafter, prompts, gammas, new_tokens, sampling, runs, seed) -> _Setting:
+    check_target(target)
+    if drafter is None:
+        raise ValueError("drafter=None: there is nothing to profile; give a draft model or a drafter.")
+    drafter = as_drafter(drafter)
+    drafter.fit(target)
+    prompts, _ = as_prompts(target, prompts)
+    if len(prompts) < 2:
+        raise ValueError(
+            "prompts: there is only one; give at least two, since half of them calibrate the prediction and the "
+            "others are measured."
+        )
+    listed = hasattr(gammas, "__iter__") and not isinstance(gammas, (str, bytes))
+    gammas = sorted({integer(gamma, "gammas: a γ", 1) for gamma in (gammas if listed else [gammas])})
+    if not gammas:
+        raise ValueError("gammas=() is empty: give at least one γ, such as (1, 2, 4).")
+    new_tokens, runs, seed = integer(new_tokens, "new_tokens", 2), integer(runs, "runs", 1), integer(seed, "seed", 0)
+    begins = getattr(target, "start_tokens", None)  # of an encoder-decoder, whose texts do not go on from the prompt
+    longest = max(map(len, prompts if begins is None else [begins]))
+    if longest + new_tokens > target.context:
+        raise ValueError(
+            f"new_tokens={new_tokens}: with a prompt of {longest} tokens that is more than the context of "
+            f"{target.name!r} ({target.context}); ask for less."
+        )
+    if gammas[-1] >= new_tokens:
+        raise ValueError(f"gammas: γ={gammas[-1]} never fits into new_tokens={new_tokens}; ask for a longer text.")
+    sampling = SamplingParams() if sampling is None else sampling
+    if not isinstance(sampling, SamplingParams):
+        raise ValueError(f"sampling={sampling!r}: must be a SamplingParams, such as SamplingParams(temperature=0.7).")
+    return _Setting(target, drafter, prompts, gammas, new_tokens, sampling, runs, seed)
+
+
+def _rounds(setting, number, gamma, seed):
+    """The rounds of one text after prompt number, plain for gamma = 0."""
+    settings = dict(max_new_tokens=setting.new_tokens, sampling=setting.sampling, eos=(), seed=seed, record="none")
+    prompt = setting.prompts[number]
+    if gamma == 0:
+        trace = autoregress(setting.target, prompt, **settings)
+    else:
+        trace = speculate(setting.target, setting.drafter, prompt, gamma=gamma, **settings)
+    if trace.finish_reason == "interrupted":  # the decoder keeps what it has; half a profile is of no use
+        raise KeyboardInterrupt
+    return trace.rounds
+
+
+# --- forwards, one by one -----------------------------------------------------------------------
+
+
+class _Forwards:
+    """Times single forwards as the decoder runs them: draft steps, then the target, at the text's mean length.
+
+    Tapes are as long as the decoder's. A draft step feeds one token, or two after full acceptance; both are timed.
+    Only a draft model has steps of its own: what other drafters cost is in the calibration's draft phase.
+    """
+
+    def __init__(self, setting):
+        target, prompts = setting.target, setting.prompts
+        self.sizes = range(1, setting.gammas[-1] + 2)
+        self.models = {"target": target}
+        if isinstance(setting.drafter, ModelDrafter):
+            self.models["draft"] = setting.drafter.model
+        begins = getattr(target, "start_tokens", None)
+        mean = round(statistics.mean(map(len, prompts))) if begins is None else len(begins)
+        room = min(model.context for model in self.models.values()) - len(self.sizes) - 1
+        self.at = max(1, min(mean + setting.new_tokens // 2, room))
+        capacity = mean + setting.new_tokens + len(self.sizes)
+        ids = [token for prompt in prompts for token in prompt]
+        least = min(model.vocab_size for model in self.models.values())
+        self.ids = torch.tensor(ids * math.ceil((self.at + len(self.sizes)) / len(ids))).clamp(max=least - 1)[None]
+        self.memories = {}
+        for name, model in self.models.items():
+            self.memories[name] = model.start([prompts[0]], max(capacity, self.at + len(self.sizes)))
+            self.memories[name].feed(self.ids[:, : self.at].to(model.device))
+        self.seconds = {}
+
+    def time_rounds(self, n, keep=True):
+        """Some rounds in a row of n - 1 draft steps and a target forward over n tokens; the first two warm up."""
+        for repeat in range(6):
+            timed = keep and repeat > 1
+            if n > 1 and "draft" in self.models:
+                self._time("draft", 2, timed)
+                for _ in range(n - 1):
+                    self._time("draft", 1, timed)
+            self._time("target", n, timed)
+
+    def _time(self, name, n, keep):
+        memory, device = self.memories[name], self.models[name].device
+        memory.rewind(torch.tensor([self.at]))
+        fed = self.ids[:, self.at : self.at + n].to(device)
+        count = torch.tensor([n]) if name == "target" else None  # as the decoder has it
+        _wait(device)
+        began = time.perf_counter()
+        memory.feed(fed, count)
+        _wait(device)
+        if keep:
+            self.seconds.setdefault((name, n), []).append(time.perf_counter() - began)
+
+    def typical(self, name, n) -> float:
+        return typical(self.seconds[name, n])
+
+
+def _wait(device):
+    if torch.device(device).type != "cpu":
+        getattr(torch, torch.device(device).type).synchronize()
+
+
+# --- from readings to parameters ----------------------------------------------------------------
+
+
+def typical(seconds) -> float:
+    """The mean of the middle half. Neither stalls nor a machine of two speeds, where a median would jump, upset it."""
+    return float(stats.trim_mean(list(seconds), 0.25))
+
+
+def _costs(forwards, texts, plain_steps, largest) -> dict:
+    """The fields of a Profile that are times. texts: the rounds of each calibration text; plain_steps: Rounds."""
+    step = forwards.typical("target", 1)
+    verify_cost = {n: forwards.typical("target", n) / step for n in forwards.sizes}
+    later = [(before, r) for rounds in texts for before, r in zip(rounds, rounds[1:])]
+    if "draft" in forwards.models:
+        c, late = (forwards.typical("draft", n) for n in (1, 2))
+        extra = max(0.0, late - c)
+    else:
+        drafting = [r.seconds["draft"] / len(r.draft_tokens) for rounds in texts for r in rounds if r.draft_tokens]
+        c, extra = typical(drafting) if drafting else 0.0, 0.0
+
+    def alone(phase, before, r):
+        """What a round's forwards take by themselves in that phase."""
+        if phase == "target":
+            return verify_cost[len(r.draft_tokens) + 1] * step
+        catches_up = r.draft_tokens and before.outcome == "bonus"
+        return len(r.draft_tokens) * c + (extra if catches_up else 0.0) if phase == "draft" else 0.0
+
+    plain = {phase: [r.seconds[phase] - (step if phase == "target" else 0.0) for r in plain_steps] for phase in PHASES}
+    outside = {}
+    for phase in PHASES:
+        readings = [(len(r.draft_tokens), r.seconds[phase] - alone(phase, before, r)) for before, r in later]
+        if phase != "draft" or "draft" in forwards.models:  # there a round without drafts is a plain step
+            readings += [(0, seconds) for seconds in plain[phase]]
+        outside[phase] = _straight(readings, largest)
+    first = []
+    for rounds in texts:
+        drafts = len(rounds[0].draft_tokens)
+        first.append(rounds[0].seconds["draft"] - drafts * c - outside["draft"][drafts])
+    return dict(
+        target_seconds=step,
+        c=c / step,
+        catch_up=extra / step,
+        draft_prompt_seconds=max(0.0, typical(first)),
+        verify_cost=verify_cost,
+        plain_seconds={phase: max(0.0, typical(seconds)) for phase, seconds in plain.items()},
+        outside_seconds=outside,
+    )
+
+
+def _straight(readings, largest) -> list[float]:
+    """[(drafts, seconds)] -> seconds with 0, 1, … largest drafts: a + b·drafts, with a and b at least 0.
+
+    The line is fitted to what is typical of each number of drafts, weighted by its readings: nearly all have none or
+    the largest number, the few in between are from the ends of texts.
+    """
+    by_drafts = {}
+    for drafts, seconds in readings:
+        by_drafts.setdefault(drafts, []).append(seconds)
+    drafts = np.array(list(by_drafts), dtype=float)
+    weight = np.sqrt([len(seconds) for seconds in by_drafts.values()])
+    seconds = np.array([typical(seconds) for seconds in by_drafts.values()])
+    columns = np.stack([np.ones_like(drafts), drafts], axis=1)
+    (a, b), _ = optimize.nnls(columns * weight[:, None], seconds * weight)
+    return (a + b * np.arange(largest + 1)).tolist()
+
+
+def acceptance(rounds) -> tuple[list[tuple[float, int]], list[tuple[float, float]]]:
+    """[(number of the prompt, Round)] -> ([(accepted / tested, tested)], [(low, high)]) by draft position.
+
+    The 95 % intervals are for other prompts like these. Coins of one text go together (easy passages, hard ones), so
+    it is the prompts that are taken as independent, not the coins: Wilson's interval, with the number tested divided
+    by the design effect (the variance of the rate between prompts over that of independent coins, at least 1) and
+    corrected for their small number by Student's t (Korn and Graubard 1998). One prompt says nothing about others:
+    its interval is (0, 1).
+    """
+    rates, intervals = [], []
+    for position in range(max((r.tested for _, r in rounds), default=0)):
+        counts = {}
+        for number, r in rounds:
+            if r.tested > position:
+                accepted, tested = counts.get(number, (0, 0))
+                counts[number] = accepted + (r.accepted > position), tested + 1
+        accepted, tested = np.array(list(counts.values())).T
+        rates.append((float(accepted.sum() / tested.sum()), int(tested.sum())))
+        intervals.append(_interval(accepted, tested))
+    return rates, intervals
+
+
+def _interval(accepted, tested) -> tuple[float, float]:
+    """accepted, tested by prompt -> the interval of acceptance()."""
+    prompts, n = len(tested), tested.sum()
+    if prompts == 1:
+        return 0.0, 1.0
+    rate, z = accepted.sum() / n, stats.norm.ppf(0.975)
+    independent = rate * (1 - rate) / n
+    between = prompts / (prompts - 1) * ((accepted - rate * tested) ** 2).sum() / n**2
+    effect = max(1.0, between / independent) if independent else 1.0
+    n = n / effect * (z / stats.t.ppf(0.975, prompts - 1)) ** 2
+    middle, half = rate + z**2 / (2 * n), z * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
+    scale = 1 + z**2 / n
+    return min(rate, max(0.0, (middle - half) / scale)), max(rate, min(1.0, (middle + half) / scale))
+
+
+def _speed(plain, speculative) -> Speed:
+    ratios = [a / b for a, b in zip(plain, speculative, strict=True)]
+    return Speed(statistics.median(ratios), min(ratios), max(ratios), len(ratios))
+
+
+def _operations_ratio(target, drafter) -> float | None:
+    """By the rule that a token takes two operations a parameter; None for drafters and models without parameters."""
+    try:
+        return drafter.model.model.num_parameters() / target.model.num_parameters()
+    except AttributeError:
+        return None
+
+
+def machine(device) -> str:
+    """The processor's name, or the GPU's."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

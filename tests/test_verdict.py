@@ -1,0 +1,132 @@
+"""Verdicts: each case says what it should, from numbers made up; the report holds the table."""
+
+import dataclasses
+
+import pytest
+from test_profile import nothing, small, straight
+
+from specviz.speedup import Profile, Speed
+from specviz.speedup.verdict import _runs
+
+
+def measured(profile, gammas, spread=0.02, **factors):
+    """The profile as if measured where it predicts (times factors {"g3": 0.8}), within ± spread."""
+    speeds = {}
+    for gamma in gammas:
+        middle = float(profile.predicted(gamma, overhead=True)) * factors.get(f"g{gamma}", 1.0)
+        speeds[gamma] = Speed(middle, middle * (1 - spread), middle * (1 + spread), 5)
+    tokens = {gamma: profile.predicted_tokens_per_round(gamma) for gamma in gammas}
+    return dataclasses.replace(profile, speedups=speeds, tokens_per_round=tokens)
+
+
+def steady(*arguments, **changes):
+    return straight(*arguments, **dict(new_tokens=64) | changes)
+
+
+def test_it_pays_and_says_why_not_more():
+    pair = measured(steady(0.75, 8, 0.15, 0.05), range(1, 9), 0.002)
+    best = pair.best_gamma
+    assert 1 < best < 8
+    assert pair.verdict.startswith(f"Speculate: γ = {best}, {pair.speedups[best].median:.2f}x (")
+    assert f"One draft more than {best} would bring" in pair.verdict
+    assert "most of it the draft's own forward" in pair.verdict and "far from predicted" not in pair.verdict
+
+
+def test_a_fast_draft_whose_acceptance_falls():
+    rates, near = [(0.9, 900), (0.85, 800), (0.3, 700), (0.3, 200)], 0.03
+    intervals = [(alpha - near, alpha + near) for alpha, _ in rates]
+    pair = steady(0.9, 4, 0.05, 0.2, alpha_by_position=rates, alpha_intervals=intervals)
+    says = measured(pair, range(1, 5), 0.002).verdict
+    assert says.startswith("Speculate: γ = 2")
+    assert "the draft is fast enough; acceptance falls after position 2" in says
+    assert "most of it verification" in says
+    wide = dataclasses.replace(pair, alpha_intervals=[(0.1, 0.95)] * 4)  # nobody knows whether it falls
+    assert "acceptance falls" not in measured(wide, range(1, 5), 0.002).verdict
+
+
+def test_time_outside_may_be_what_a_further_draft_costs():
+    outside = nothing(8) | {"draft": [0.002 * drafts for drafts in range(9)]}
+    says = measured(steady(0.75, 8, 0.05, 0.02, outside_seconds=outside), range(1, 9), 0.002).verdict
+    assert says.startswith("Speculate") and "most of it time outside the models" in says
+
+
+def test_windows_within_the_spread_are_ties():
+    pair = measured(steady(0.75, 8, 0.15, 0.05), range(1, 9), 0.02)
+    best = pair.best_gamma
+    ties = [g for g, speed in pair.speedups.items() if g != best and speed.high >= pair.speedups[best].low]
+    assert len(ties) > 1 and f"γ = {_runs(ties)} are ties with it, within the spread." in pair.verdict
+    assert f"One draft more than {max(best, *ties)} " in pair.verdict
+
+
+def test_the_longest_window_tried_may_not_be_the_best():
+    says = measured(steady(0.95, 3, 0.02, 0.0), (1, 2, 3), 0.002).verdict
+    assert says.startswith("Speculate: γ = 3") and "a longer one may be better still" in says
+    says = measured(steady(0.6, 3, 0.05, 0.11), (1, 2, 3), 0.2).verdict
+    assert "γ = 3 is the longest window tried; the prediction sees nothing in a longer one." in says
+
+
+@pytest.mark.parametrize(
+    ("pair", "cause"),
+    [
+        (steady(0.7, 4, 0.05, 0.75), "verification of 2 tokens costs 1.8 steps; if it cost one step, "),
+        (steady(0.75, 4, 0.9, 0.0), "the draft is dear: a draft step costs 0.90 target steps and α is 0.75"),
+        (steady(0.05, 4, 0.1, 0.0), "acceptance is low: α is 0.05; at α = 0.8, "),
+        (
+            steady(0.7, 4, 0.05, 0.0, outside_seconds=nothing(4) | {"commit": [0.01] * 5}),
+            "a round spends 1.00 steps outside the models, and a plain step only 0.00",
+        ),
+    ],
+)
+def test_it_does_not_pay_and_says_what_is_dear(pair, cause):
+    pair = measured(pair, (1, 2, 4), 0.001)
+    pair = dataclasses.replace(pair, speedups={g: Speed(0.9 / g, 0.89 / g, 0.91 / g, 5) for g in (1, 2, 4)})
+    assert pair.best_gamma == 0 and pair.fastest == 1
+    assert pair.verdict.startswith("Do not speculate here: even the best window, γ = 1, decodes at 0.90x (0.89–0.91 in")
+    assert cause in pair.verdict
+
+
+def test_a_gain_within_the_spread_or_too_small_is_none():
+    pair = steady(0.7, 2, 0.2, 0.3)
+    for speed in (Speed(1.1, 0.9, 1.2, 5), Speed(1.02, 1.01, 1.03, 5)):
+        says = dataclasses.replace(pair, speedups={1: speed}, tokens_per_round={1: 1.7}).verdict
+        assert says.startswith("Speculation brings no clear gain here: the best window, γ = 1") and "most: " in says
+
+
+def test_a_single_run_has_no_spread():
+    pair = dataclasses.replace(steady(0.7, 2, 0.1, 0.0), speedups={2: Speed(1.5, 1.5, 1.5, 1)}, tokens_per_round={2: 2})
+    assert "1.50x (1.50–1.50 in 1 run)." in pair.verdict and "So few runs say little about the spread" in pair.verdict
+    pair = dataclasses.replace(pair, speedups={2: Speed(1.5, 1.4, 1.6, 3)})
+    assert "So few runs" not in pair.verdict
+
+
+def test_a_drafter_that_finds_nothing():
+    pair = steady(0.5, 4, 0.0, 0.0, draft_lengths={0: 0.8, 4: 0.2})
+    pair = dataclasses.replace(pair, speedups={4: Speed(0.9, 0.8, 0.95, 3)}, tokens_per_round={4: 1.1})
+    assert "The drafter finds nothing to propose in 80% of the rounds." in pair.verdict
+
+
+def test_a_prediction_that_failed_is_said():
+    pair = measured(steady(0.75, 6, 0.1, 0.05), range(1, 7), 0.01, g3=0.8, g4=0.82, g5=0.85)
+    assert "Measured is far from predicted at γ = 3–5 (0.80 of it at γ = 3): a round took 1.25 times as" in pair.verdict
+    fewer = pair.tokens_per_round | {3: 0.8 * pair.tokens_per_round[3]}
+    says = dataclasses.replace(pair, tokens_per_round=fewer).verdict
+    assert "a round yielded 0.80 times the tokens that the calibration prompts promised" in says
+    assert "far" not in measured(pair, range(1, 7), 0.3, g3=0.8).verdict  # within the spread of the runs
+
+
+def test_numbers_in_a_row():
+    assert _runs([1]) == "1" and _runs([4, 1, 2]) == "1, 2, 4" and _runs([1, 2, 3, 5, 7, 8, 9]) == "1–3, 5, 7–9"
+
+
+def test_the_report_holds_everything():
+    text = small().report()
+    for part in ("T with D, M (cpu", "temperature 1.0", "c = 0.100", "4: 1.20", "1: 0.800 (0.60–0.90), 10 tested"):
+        assert part in text
+    row = next(line for line in text.splitlines() if line.startswith("  3 "))
+    ratio = 1.2 / small().predicted(3, overhead=True)
+    assert f"{small().iid(3):.2f}x" in row and "1.20x (1.10–1.30)" in row and f"{ratio:.2f}" in row
+    assert text.endswith(small().verdict)
+
+
+def test_the_bundled_profile_has_a_verdict():
+    assert Profile.bundled().verdict and Profile.bundled().report()
