@@ -1,4 +1,4 @@
-"""What one forward costs: c of the bundled pair and V(n) of its target, through transformers.
+"""What one forward costs: c of the bundled pair and V(n) of its target, by the way that the package takes.
 
     python benchmarks/cost.py
 
