@@ -7,7 +7,7 @@ only compose these four (Leviathan et al. 2023, Algorithm 1).
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -205,7 +205,8 @@ def draft(state) -> Proposal:
                 f"the {gamma.tolist()} that were asked for."
             )
     state.stopwatch.mark("draft")
-    return replace(proposal, gamma=gamma, round=state.round)
+    proposal.gamma, proposal.round = gamma, state.round
+    return proposal
 
 
 def target_forward(state, proposal) -> torch.Tensor:
@@ -236,7 +237,7 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
     drafts, accepted, next_token = _checked_transfer(state, proposal, p, verdict)
     recorded = record_round(state.record, proposal, p, verdict, state.active)
     reasons, done = list(state.finish), []
-    for row, lengths in enumerate(proposal.lengths.tolist()):
+    for row, (lengths, gamma) in enumerate(zip(proposal.lengths.tolist(), proposal.gamma.tolist(), strict=True)):
         if state.finish[row] is not None:
             done.append(None)
             continue
@@ -246,7 +247,7 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
             Round(
                 **_outcome(drafts[row][:lengths], accepted[row], next_token[row], kept),
                 gamma_asked=state.gamma,
-                gamma_used=int(proposal.gamma[row]),
+                gamma_used=gamma,
                 draft_forwards=min(proposal.forwards, lengths),
                 seconds=dict.fromkeys(PHASES, 0.0),
                 **recorded[row],
@@ -301,7 +302,7 @@ def _checked_transfer(state, proposal, p, verdict):
     of_drafts = proposal.q.gather(-1, proposal.tokens[..., None])[..., 0]  # [B, gamma]
     transfer = torch.cat(
         [proposal.tokens, verdict.accepted[:, None], verdict.next_token[:, None]]
-        + [p.sum(-1).isnan(), proposal.q.sum(-1).isnan(), of_drafts == 0],  # a NaN makes the sum one
+        + [p[..., 0].isnan(), proposal.q.sum(-1).isnan(), of_drafts == 0],  # p is NaN throughout, or nowhere
         dim=1,
     ).cpu()
     if transfer[:, gamma + 2 :].any():
@@ -365,7 +366,8 @@ def _append(state, done, reasons):
     committed = state.committed.numpy()  # the same memory, in which a list is written in one go
     for row, (tokens, length) in enumerate(zip(emitted, state.length.tolist(), strict=True)):
         committed[row, length : length + len(tokens)] = tokens
-    state.length, state.round = state.length + torch.tensor([len(tokens) for tokens in emitted]), state.round + 1
+    state.length = torch.tensor([n + len(tokens) for n, tokens in zip(state.length.tolist(), emitted, strict=True)])
+    state.round += 1
     state.history.append(done)
     _finish(state, reasons)
 

@@ -46,6 +46,11 @@ def inverse_cdf(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     if home.type == "mps":  # no float64 there
         probs = probs.cpu()
     cumulative = probs.cumsum(-1, dtype=torch.float64)
+    if u.shape == (1,) and home.type == "cpu":  # the same for one number, without a dozen calls for tensors of one
+        numbers = cumulative.numpy()[0]
+        total = numbers[-1]
+        token = min(numbers.searchsorted(u.item() * total, side="right"), numbers.searchsorted(total), len(numbers) - 1)
+        return torch.full((1,), int(token))
     total = cumulative[:, -1:].contiguous()
     point = (u if u.ndim == 2 else u[:, None]).to(cumulative.device) * total
     token = torch.searchsorted(cumulative, point, right=True)
@@ -82,6 +87,8 @@ class _Uniform:
         home = prob.device
         if home.type == "mps":  # no float64 there
             prob = prob.cpu()
+        if prob.shape[1] == 0:
+            return Flipped(torch.zeros(len(prob), dtype=torch.long, device=home), u)
         return Flipped(leading_successes(u.to(prob.device) < prob).to(home), _mask(u, active))
 
 
@@ -131,18 +138,17 @@ class Seeded(_Uniform):
         except TypeError:
             raise ValueError(f"rows={rows!r}: must be a list of row numbers.") from None
         self.batch = None if self.rows is None else len(self.rows)
-        self._first, self._ahead = 0, torch.empty(0, 0, 0, 0)
+        self._ahead, self._ahead_for = {}, None  # {(round, stream): [batch, width]}, (batch, width)
 
     def _uniforms(self, stream, slots, batch):
-        round = self.round - self._first
-        rounds, rows, _, width = self._ahead.shape
-        if rows != batch or slots.stop > width or not 0 <= round < rounds:
-            self._first, round = self.round, 0
-            self._ahead = self._block(batch, max(slots.stop, 8))
-        return self._ahead[round, :, STREAMS.index(stream), slots.start : slots.stop]
+        if self._ahead_for is None or self._ahead_for[0] != batch or self._ahead_for[1] < slots.stop:
+            self._ahead, self._ahead_for = {}, (batch, max(slots.stop, 8))
+        if (self.round, stream) not in self._ahead:
+            self._ahead = self._block(*self._ahead_for)
+        return self._ahead[self.round, stream][:, slots.start : slots.stop]
 
     def _block(self, batch, width):
-        """[rounds, batch, 3, width]: the uniforms of as many rounds from this one on as AHEAD allows."""
+        """The uniforms of this round and as many after it as AHEAD allows."""
         rounds = max(1, AHEAD // (batch * len(STREAMS) * width))
         rows = range(batch) if self.rows is None else self.rows
         # Nested streams: each field picks one output of the generator that the fields before it seeded.
@@ -150,7 +156,12 @@ class Seeded(_Uniform):
         h = splitmix64(h, self.round + np.arange(rounds, dtype=np.uint64)[:, None])
         for count in (len(STREAMS), width):
             h = splitmix64(h[..., None], np.arange(count, dtype=np.uint64))
-        return torch.from_numpy((h >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+        u = torch.from_numpy((h >> np.uint64(11)).astype(np.float64) * 2.0**-53)  # [rounds, batch, 3, width]
+        return {
+            (self.round + i, stream): uniforms
+            for i, of_round in enumerate(u)
+            for stream, uniforms in zip(STREAMS, of_round.unbind(1), strict=True)
+        }
 
 
 # --- Scripted -----------------------------------------------------------------------------------

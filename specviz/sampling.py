@@ -92,10 +92,12 @@ class SamplingParams:
         ids = torch.tensor([text], device=scores.device)
         for processor in self.processors:
             given, scores = scores, processor(ids, scores.clone())  # some write into what they are given
-            if getattr(scores, "shape", None) != given.shape:
+            sound = torch.is_tensor(scores) and scores.is_floating_point()
+            if not sound or scores.shape != given.shape:
+                what = f"{tuple(scores.shape)} of {scores.dtype}" if torch.is_tensor(scores) else type(scores).__name__
                 raise ValueError(
-                    f"processor {processor!r} returned {getattr(scores, 'shape', type(scores).__name__)}: must return "
-                    f"scores of the shape that it was given, {tuple(given.shape)}."
+                    f"processor {processor!r} returned {what}: must return a floating-point tensor of scores of the "
+                    f"shape that it was given, {tuple(given.shape)}."
                 )
         return scores
 

@@ -21,7 +21,7 @@ class Verdict:
 
 def accept_probability(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     """A(x) = min(1, p(x) / q(x)), elementwise; 0 wherever p(x) = 0."""
-    return torch.where(p == 0, torch.zeros_like(p), (p / q).clamp(max=1))
+    return (p / q).clamp(max=1).masked_fill(p == 0, 0)
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
@@ -52,19 +52,17 @@ def verify(
     first rejection or, when all drafts were accepted, from p after the last (the bonus token). Either way
     the emitted tokens follow p exactly (appendix A.1). No drafts at all is one plain step of the target.
     """
-    rows, gamma = draft_tokens.shape
-    lengths = torch.full((rows,), gamma) if draft_lengths is None else draft_lengths
-    drafted = torch.arange(gamma, device=p.device) < lengths.to(p.device)[:, None]  # [B, gamma]
-
+    gamma = draft_tokens.shape[1]
     x = draft_tokens[..., None]
     a = accept(p[:, :gamma].gather(-1, x), q.gather(-1, x)).squeeze(-1)  # [B, gamma]
-    a = a.masked_fill(~drafted, 0)
+    if draft_lengths is not None and (draft_lengths < gamma).any():
+        drafted = torch.arange(gamma, device=p.device) < draft_lengths.to(p.device)[:, None]  # [B, gamma]
+        a, q = a.masked_fill(~drafted, 0), q.masked_fill(~drafted[..., None], 0)
     accepted, coins = randomness.flip(a, active)
 
     # Beyond the draft q is 0, and the residual against nothing is p itself: the bonus needs no case.
-    row = torch.arange(rows, device=p.device)
-    beyond = (accepted >= lengths.to(p.device))[:, None]  # [B, 1]
-    q_or_nothing = pad(q, (0, 0, 0, 1))[row, accepted].masked_fill(beyond, 0)  # [B, V]
-    next_p = left(p[row, accepted], q_or_nothing)
+    q_or_nothing = pad(q, (0, 0, 0, 1))  # [B, gamma+1, V]
+    at = accepted[:, None, None].expand(-1, 1, p.shape[-1])
+    next_p = left(p.gather(1, at)[:, 0], q_or_nothing.gather(1, at)[:, 0])  # [B, V]
     next_token, u_next = randomness.draw(next_p, "next", active=active)
     return Verdict(accepted, next_token, a, coins, u_next)

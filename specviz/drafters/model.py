@@ -57,7 +57,8 @@ class ModelSession:
 
     def __init__(self, model, memory, eos, vocab_size):
         self.model, self.memory, self.vocab_size = model, memory, vocab_size
-        self.ends = torch.zeros(vocab_size, dtype=torch.bool, device=model.device)  # the ids that end a text
+        self.eos = eos
+        self.ends = torch.zeros(vocab_size, dtype=torch.bool, device=model.device)
         self.ends[list(eos)] = True
 
     def propose(self, committed, length, gamma, sampling, randomness):
@@ -66,6 +67,7 @@ class ModelSession:
         gamma = torch.minimum(gamma, self.model.context - length + 1).clamp(min=0)
         least, most = (int(x) for x in torch.aminmax(gamma))
         lengths = gamma.to(device)
+        on_cpu = device.type == "cpu"  # elsewhere, asking would cost more than the forwards and masks that it saves
         drafting = lengths > 0
         everyone = least > 0  # then nothing has to be masked
         tokens, q, u = [], [], []
@@ -80,14 +82,14 @@ class ModelSession:
                 q_i = q_i.masked_fill(~drafting[:, None], 0)
             token, u_i = randomness.draw(q_i, "draft", i, active=None if everyone else drafting)
             tokens.append(token), q.append(q_i), u.append(u_i)
+            if on_cpu and (i + 1 < least or i + 1 == most) and self.eos.isdisjoint(token.tolist()):
+                continue  # nobody ends here
             lengths = lengths.where(~(drafting & self.ends[token]), i + 1)
             drafting = i + 1 < lengths
-            everyone = False
-            if device.type == "cpu":  # elsewhere, asking would cost more than the forwards and masks that it saves
-                remaining = int(drafting.sum())
-                everyone = remaining == rows
-                if not remaining:
-                    break
+            remaining = int(drafting.sum()) if on_cpu else None
+            everyone = remaining == rows
+            if remaining == 0:
+                break
         return Proposal(
             torch.stack(tokens, 1) if tokens else torch.zeros(rows, 0, dtype=torch.long, device=device),
             torch.stack(q, 1) if q else torch.zeros(rows, 0, self.vocab_size, dtype=torch.float32, device=device),
@@ -129,6 +131,8 @@ def _texts(committed, length, drafts, drafting):
 
 def as_drafter(drafter):
     """A LanguageModel is wrapped in ModelDrafter; drafters (and None) pass. ValueError for anything else."""
+    if isinstance(drafter, type):
+        raise ValueError(f"drafter={drafter.__name__}: is a class; give an instance of it, {drafter.__name__}(…).")
     if drafter is None or (hasattr(drafter, "fit") and hasattr(drafter, "start")):
         return drafter
     if hasattr(drafter, "vocab_size") and hasattr(drafter, "context"):

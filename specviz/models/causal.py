@@ -31,14 +31,17 @@ class HubModel:
             )
         self.vocab_size = model.get_output_embeddings().weight.shape[0]
         self.eos = _eos(model, self.vocab_size, eos)
+        self._embeddings = model.get_input_embeddings()  # asked for its device at every step, and slow to find
 
     @property
     def device(self) -> torch.device:
         """Where ids go and logits come from; of a model on several devices (device_map), where it begins."""
-        embeddings = self.model.get_input_embeddings()
-        if embeddings.weight.device.type != "meta":
-            return embeddings.weight.device
-        return torch.device(embeddings._hf_hook.execution_device)  # weights that accelerate fetches when they are used
+        device = self._embeddings.weight.device
+        if device.type != "meta":
+            return device
+        return torch.device(
+            self._embeddings._hf_hook.execution_device
+        )  # weights that accelerate fetches when they are used
 
     @property
     def dtype(self) -> torch.dtype:

@@ -96,7 +96,7 @@ class LeanWeights:
 class Buffers:
     """What n tokens in each of B rows are computed in, with the views that every layer takes. R = B·n."""
 
-    def __init__(self, weights: LeanWeights, rows: int, n: int):
+    def __init__(self, weights: LeanWeights, rows: int, n: int, capacity: int):
         heads, kv, size = weights.heads, weights.kv_heads, weights.size
         new = partial(torch.empty, dtype=weights.dtype)
         self.x, self.norm = new(rows * n, weights.width), new(rows * n, 1)
@@ -106,19 +106,17 @@ class Buffers:
         parts = self.qkv.view(rows, n, heads + 2 * kv, size)
         self.key_value = parts[:, :, heads:].unflatten(2, (2, kv)).permute(2, 0, 3, 1, 4)  # [2, B, K, n, s]
         self.attended = new(rows * n, heads * size)
-        # Heads that share a key stand one below the other: [B, K, H/K, n, s], and as one matrix a key [B·K, H/K·n, s].
+        # Heads that share a key stand one below the other: [B, K, H/K, n, s], and for one key all in a matrix.
         grouped = (2, (kv, heads // kv))
         self.query = parts[:, :, :heads].unflatten(*grouped).permute(0, 2, 3, 1, 4)
-        self.result = self.attended.view(rows, n, heads, size).unflatten(*grouped).permute(0, 2, 3, 1, 4)
-        self.single = rows * n == 1  # then both lie in that order as they are
-        self.queries, self.results = (
-            (x if self.single else new(x.shape)).reshape(rows * kv, -1, size) for x in (self.query, self.result)
-        )
+        self.queries = self.query if rows * n == 1 else new(self.query.shape)  # one token's lie in that order already
+        self.by_group = self.attended.view(rows, n, heads, size).unflatten(*grouped).permute(0, 2, 3, 1, 4)
         self.gate_up = new(rows * n, weights.layers[0].gate_up.outputs)
         self.gate, self.up = self.gate_up.chunk(2, dim=-1)
         self.inner = new(self.gate.shape)
-        # Each token sees itself and those before: 0 there and -inf beyond, for the last n keys.
-        self.causal = torch.full((n, n), -torch.inf, dtype=weights.dtype).triu(1)
+        # For rows that are all equally long: token i sees what lies before it and itself, 0 there and -inf beyond.
+        # Columns are counted from the first new token, which is column `capacity`; the mask of a feed is a slice.
+        self.causal = new(n, capacity + n).fill_(-torch.inf).triu(capacity + 1).repeat(heads // kv, 1)[None, None]
 
 
 class LeanMemory(Tape):
@@ -129,9 +127,6 @@ class LeanMemory(Tape):
         self.weights, self.rows = weights, rows
         shape = (2, rows, weights.kv_heads, capacity, weights.size)
         self.tapes = [torch.zeros(shape, dtype=weights.dtype) for _ in weights.layers]
-        flat = [tape.flatten(1, 2) for tape in self.tapes]  # [2, B·K, capacity, s]
-        self.keys = [tape[0].transpose(1, 2) for tape in flat]
-        self.values = [tape[1] for tape in flat]
         self.buffers = {}  # by number of tokens
 
     @torch.no_grad()
@@ -141,18 +136,21 @@ class LeanMemory(Tape):
         first, last = self._ends()
         end = last + n  # of the keys that are looked at
         if n not in self.buffers:
-            self.buffers[n] = Buffers(w, self.rows, n)
+            self.buffers[n] = Buffers(w, self.rows, n, self.capacity)
         b = self.buffers[n]
-        at, mask = None, b.causal if n > 1 else None
+        at, mask = None, None
         if self.rows == 1 and end <= min(self.capacity, len(w.rotation)):  # the common case, without index tensors
             rotation = w.rotation[first:end]  # [R, 1, s/2]
         else:
             positions = self.positions(n)  # [B, n]; raises where they do not fit
             rotation = w.rotation[positions.flatten().clamp(max=len(w.rotation) - 1)]
-            if first != last:
-                at = positions[None, :, None, :, None].expand(b.key_value.shape)
-                hidden = torch.arange(end) > positions[:, None, None, :, None]  # [B, 1, 1, n, end]
-                mask = torch.zeros(hidden.shape, dtype=w.dtype).masked_fill_(hidden, -torch.inf)
+        if first != last:
+            at = positions[None, :, None, :, None].expand(b.key_value.shape)
+            hidden = torch.arange(end) > positions[:, None, :, None]  # [B, 1, n, end]
+            mask = torch.zeros(hidden.shape, dtype=w.dtype).masked_fill_(hidden, -torch.inf)
+            mask = mask.repeat(1, 1, w.heads // w.kv_heads, 1)  # [B, 1, H/K·n, end]
+        elif n > 1:
+            mask = b.causal.narrow(-1, self.capacity - first, end)
 
         h = torch.embedding(w.embedding, tokens.flatten())  # [R, d]
         for i, layer in enumerate(w.layers[:layers]):
@@ -162,14 +160,11 @@ class LeanMemory(Tape):
                 self.tapes[i].narrow(3, first, n).copy_(b.key_value)
             else:
                 self.tapes[i].scatter_(3, at, b.key_value)
-            if not b.single:
-                b.queries.view(b.query.shape).copy_(b.query)
-            scores = torch.bmm(b.queries, self.keys[i].narrow(2, 0, end))  # [B·K, H/K·n, end]
-            if mask is not None:
-                scores.view(self.rows, w.kv_heads, -1, n, end)[..., end - mask.shape[-1] :].add_(mask)
-            torch.bmm(scores.softmax(-1), self.values[i].narrow(1, 0, end), out=b.results)
-            if not b.single:
-                b.result.copy_(b.results.view(b.result.shape))
+            if b.queries is not b.query:
+                b.queries.copy_(b.query)
+            keys, values = self.tapes[i].narrow(3, 0, end).unbind()  # [B, K, end, s]
+            attended = F.scaled_dot_product_attention(b.queries.flatten(2, 3), keys, values, attn_mask=mask, scale=1.0)
+            b.by_group.copy_(attended.view(b.by_group.shape))
             layer.output.add_to(h, b.attended)
 
             layer.gate_up.product(self._normed(h, b), out=b.gate_up)
