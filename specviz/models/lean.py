@@ -119,6 +119,13 @@ class Buffers:
         self.causal = new(n, capacity + n).fill_(-torch.inf).triu(capacity + 1).repeat(heads // kv, 1)[None, None]
 
 
+class KeyValue(NamedTuple):
+    """What one layer remembers, both [B, K, capacity, s]; within a key's head the two halves alternate."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
 class LeanMemory(Tape):
     """Keys and values of each layer [2, B, K, capacity, s] with one head a row; what that means, CausalMemory says."""
 
@@ -127,6 +134,7 @@ class LeanMemory(Tape):
         self.weights, self.rows = weights, rows
         shape = (2, rows, weights.kv_heads, capacity, weights.size)
         self.tapes = [torch.zeros(shape, dtype=weights.dtype) for _ in weights.layers]
+        self.layers = [KeyValue(*tape.unbind()) for tape in self.tapes]
         self.buffers = {}  # by number of tokens
 
     @torch.no_grad()
