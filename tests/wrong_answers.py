@@ -18,6 +18,29 @@ def draft_tokens(model, prompt_ids, gamma, u, sampling):
             logits = memory.feed(x_i[:, None])
     return tokens, torch.stack(q)"""
 
+# 08-hardware: the larger of two times, the rows beside the weights, a window by batch, a server's counters.
+_ROOFLINE = """\
+def roofline_V(n, B, W, K, P, bandwidth, flops):
+    def t(n, B):
+        return {t}
+    return {answer}"""
+_ROWS = """\
+def rows_that_fit(memory, weights, kv, text, gamma):
+    m = 2 if gamma else 1
+    return {rows}"""
+_GAMMAS = """\
+def gamma_by_batch(alpha, c, V, batches, max_gamma=8):
+    best = []
+    for B in batches:
+        speedups = [theory.speedup(alpha, g, c, {cost}) if g else 1.0 for g in range({first}, {last})]
+        best.append({first} + int(np.argmax(speedups)))
+    return best"""
+_METRICS = """\
+def read_metrics(drafts, draft_tokens, accepted, per_position):
+    tested = [drafts, *per_position[:-1]]
+    rates = [passed / tests for passed, tests in zip(per_position, tested)]
+    return {alpha}, {rates}, {tokens}"""
+
 WRONG = {
     "01-draft": {
         "free-tokens": [
@@ -366,6 +389,50 @@ WRONG = {
             "def guess_or_draw(p, q):\n    x = q.argmax()\n"
             "    return torch.minimum(p, q).sum(), (p[x] / q[x]).clamp(max=1)",
             "def guess_or_draw(p, q):\n    return torch.minimum(p, q).sum()",
+        ],
+    },
+    "08-hardware": {
+        "roofline-v": [
+            _ROOFLINE.format(t="max((W + B * K) / bandwidth, 2 * P * n * B / flops)", answer="t(n, B)"),  # a time
+            _ROOFLINE.format(t="max((W + B * K) / bandwidth, 2 * P * n * B / flops)", answer="t(n, B) / t(1, 1)"),
+            _ROOFLINE.format(t="(W + B * K) / bandwidth + 2 * P * n * B / flops", answer="t(n, B) / t(1, B)"),
+            _ROOFLINE.format(t="max((W + B * K) / bandwidth, 2 * P * n / flops)", answer="t(n, B) / t(1, B)"),
+            _ROOFLINE.format(t="max((W + K) / bandwidth, 2 * P * n * B / flops)", answer="t(n, B) / t(1, B)"),
+            _ROOFLINE.format(t="max((W + n * B * K) / bandwidth, 2 * P * n * B / flops)", answer="t(n, B) / t(1, B)"),
+            _ROOFLINE.format(t="max(W / bandwidth, 2 * P * n * B / flops)", answer="t(n, B) / t(1, B)"),
+            _ROOFLINE.format(t="max((W + B * K) / bandwidth, P * n * B / flops)", answer="t(n, B) / t(1, B)"),
+            _ROOFLINE.format(t="min((W + B * K) / bandwidth, 2 * P * n * B / flops)", answer="t(n, B) / t(1, B)"),
+        ],
+        "rows-that-fit": [
+            # the draft always; a fraction; below 0; no weights; only the target's cache, or weights; the text alone
+            _ROWS.format(rows="max(0, (memory - sum(weights)) // (sum(kv) * (text + gamma + 1)))"),
+            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) / (sum(kv[:m]) * (text + gamma + 1)))"),
+            _ROWS.format(rows="(memory - sum(weights[:m])) // (sum(kv[:m]) * (text + gamma + 1))"),
+            _ROWS.format(rows="memory // (sum(kv[:m]) * (text + gamma + 1))"),
+            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) // (kv[0] * (text + gamma + 1)))"),
+            _ROWS.format(rows="max(0, (memory - weights[0]) // (sum(kv[:m]) * (text + gamma + 1)))"),
+            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) // (sum(kv[:m]) * text))"),
+            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) // (sum(kv[:m]) * (text + gamma)))"),
+        ],
+        "gamma-by-batch": [
+            _GAMMAS.format(first=1, cost="V(g + 1, B)", last="max_gamma + 1"),  # never 0
+            _GAMMAS.format(first=0, cost="V(g, B)", last="max_gamma + 1"),
+            _GAMMAS.format(first=0, cost="V(g + 1, 1)", last="max_gamma + 1"),
+            _GAMMAS.format(first=0, cost="1.0", last="max_gamma + 1"),
+            _GAMMAS.format(first=0, cost="V(g + 1, B)", last="max_gamma // 2 + 1"),  # not all windows
+        ],
+        "read-metrics": [
+            # the server's own rate; products for rates; the mean of the rates; no bonus; only the first test; none lost
+            _METRICS.format(alpha="accepted / draft_tokens", rates="rates", tokens="1 + accepted / drafts"),
+            _METRICS.format(
+                alpha="accepted / sum(tested)",
+                rates="[n / drafts for n in per_position]",
+                tokens="1 + accepted / drafts",
+            ),
+            _METRICS.format(alpha="sum(rates) / len(rates)", rates="rates", tokens="1 + accepted / drafts"),
+            _METRICS.format(alpha="accepted / sum(tested)", rates="rates", tokens="accepted / drafts"),
+            _METRICS.format(alpha="accepted / drafts", rates="rates", tokens="1 + accepted / drafts"),
+            _METRICS.format(alpha="accepted / sum(per_position)", rates="rates", tokens="1 + accepted / drafts"),
         ],
     },
 }
