@@ -383,7 +383,7 @@ def test_situations_and_rules_are_chosen(open_page):
                     )
                 )
             rules.select_option("right")
-    assert "over all tokens: 0.44" in page.locator(".numbers").first.inner_text()
+    assert "over all tokens: 0.38" in page.locator(".numbers").first.inner_text()
     bar(page, "p0").press("ArrowDown")
     assert menu.locator("option:checked").inner_text() == "your own bars"
     assert "over all tokens" not in page.locator(".numbers").first.inner_text()

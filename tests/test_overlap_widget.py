@@ -179,7 +179,7 @@ def test_the_real_position_is_the_bundled_pairs():
     target, drafter = load_pair("tales")
     cool = SamplingParams(temperature=0.8)
     # The draft of this seed is one of the preset's tokens.
-    trace = speculate(target, drafter, REAL_PROMPT, gamma=1, max_new_tokens=2, seed=33, sampling=cool)
+    trace = speculate(target, drafter, REAL_PROMPT, gamma=1, max_new_tokens=2, seed=6, sampling=cool)
     found, kept = situation(trace.rounds[0], 0, trace.pieces), OverlapExplorer.presets["real"]
     assert found.labels == kept.labels
     assert np.allclose(found.p, kept.p, atol=2e-3) and np.allclose(found.q, kept.q, atol=2e-3)

@@ -110,7 +110,9 @@ def test_one_that_returns_something_else_is_named(result):
     def odd(ids, scores):
         return result(scores)
 
-    with pytest.raises(ValueError, match="processor .*odd.* returned .*: must return a floating-point tensor of scores of the shape"):
+    with pytest.raises(
+        ValueError, match="processor .*odd.* returned .*: must return a floating-point tensor of scores"
+    ):
         speculate(TARGET, DRAFTER, [0], max_new_tokens=4, seed=0, sampling=SamplingParams(processors=[odd]))
 
 

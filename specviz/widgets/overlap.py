@@ -37,10 +37,10 @@ class Situation(NamedTuple):
 
 REAL_PROMPT = "The princess looked out of the"  # the bundled pair's next token, at temperature 0.8
 REAL = Situation(
-    [0.5483, 0.1634, 0.0035, 0.0613, 0.0436, 0.0088, 0.0158, 0.1553],
-    [0.1401, 0.0736, 0.0910, 0.0344, 0.0252, 0.0258, 0.0238, 0.5861],
-    ["␣window", "␣room", "␣princess", "␣door", "␣hall", "␣garden", "␣palace", "rest"],
-    0.4412,
+    [0.5483, 0.1634, 0.0035, 0.0436, 0.0613, 0.0088, 0.0013, 0.1698],
+    [0.0462, 0.1096, 0.1311, 0.0810, 0.0131, 0.0324, 0.0294, 0.5572],
+    ["␣window", "␣room", "␣princess", "␣hall", "␣door", "␣garden", "␣prince", "rest"],
+    0.3829,
 )
 _AFTER = {"real": REAL_PROMPT}
 
