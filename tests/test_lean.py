@@ -80,6 +80,16 @@ def test_the_lean_forward_gives_transformers_logits(kind, rows):
         assert differences(fast, usual, rows) < tolerance
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_long_prompts_are_fed_in_pieces(monkeypatch, rows):
+    monkeypatch.setattr(lean, "PIECE", 6)
+    model = made("grouped keys, tied", torch.float64)
+    assert differences(CausalLM(model), CausalLM(model, fast=False), rows) < 1e-12
+    memory = CausalLM(model).start([[0]], 20)
+    with pytest.raises(ValueError, match="feed: 21 tokens do not fit, the heads are at .0. of capacity 20"):
+        memory.feed(torch.zeros(1, 21, dtype=torch.long))
+
+
 def test_the_bundled_pair_decodes_the_same_tokens_leanly():
     """In float64, under the same uniforms: Scripted from one run replays it on the other path."""
     fast = load_pair("tales", device="cpu", dtype=torch.float64)

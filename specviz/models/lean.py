@@ -18,6 +18,7 @@ from specviz.models.kernels import Matrix, tune
 from specviz.models.protocol import Tape
 
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
+PIECE = 256  # tokens at a time of a long prompt: masks and buffers grow with their product
 ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length of the text
 
 
@@ -141,6 +142,8 @@ class LeanMemory(Tape):
     def feed(self, tokens, count=None, layers=None):
         """As in models/protocol.py. layers: go through the first ones only (None: through all)."""
         w, n = self.weights, tokens.shape[1]
+        if n > PIECE:
+            return self._feed_in_pieces(tokens, count, layers)
         first, last = self._ends()
         end = last + n  # of the keys that are looked at
         if n not in self.buffers:
@@ -181,6 +184,15 @@ class LeanMemory(Tape):
 
         self.advance(n, count)
         return w.head.product(self._normed(h, b)).view(self.rows, n, -1)
+
+    def _feed_in_pieces(self, tokens, count, layers):
+        self.positions(tokens.shape[1])  # raises where they do not fit, before anything is written
+        count = torch.full((self.rows,), tokens.shape[1]) if count is None else count.cpu()
+        logits = []
+        for begin in range(0, tokens.shape[1], PIECE):
+            piece = tokens[:, begin : begin + PIECE]
+            logits.append(self.feed(piece, (count - begin).clamp(0, piece.shape[1]), layers))
+        return torch.cat(logits, dim=1)
 
     def _ends(self):
         """The least and the furthest head."""
