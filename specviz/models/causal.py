@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
 from specviz.arguments import integer
-from specviz.models import kernels, lean
+from specviz.models import graphs, kernels, lean
 from specviz.models.memory import FULL, CausalMemory, direct_forward, whole_forward
 from specviz.models.tokenizers import HubTokenizer
 
@@ -102,7 +103,9 @@ class CausalLM(HubModel):
     context, eos: taken from the model's configuration unless given; eos is an id or several.
     fast: on a CPU, models of up to 2 GB decode through copies of their weights in the layouts that it multiplies
     fastest (kernels.py), and Llama-like ones through a forward of their own (lean.py). The logits are equal to 1e-5 of
-    their spread, which is checked here. False leaves all to transformers.
+    their spread, which is checked here. On one CUDA device, the steps of decoding are recorded as CUDA graphs when they
+    come a second time, and replayed (graphs.py); hooks and other Python code inside the model do not run then.
+    False leaves all to transformers.
 
     Sliding-window layers get a mask of their own. Where the check at load finds that this does not suit a model,
     it is accepted as long as the text fits the window (checked when decoding starts).
@@ -130,7 +133,7 @@ class CausalLM(HubModel):
             self.window = min(filter(None, self.attention.values()))
             self.attention = FULL
             self.forward = self._checked_forward(FULL)
-        self.lean, self.fast, self._forward = None, fast, self.forward
+        self.lean, self.graphs, self.fast, self._forward = None, None, fast, self.forward
         self._arrange()
 
     def start(self, prompts, capacity):
@@ -139,17 +142,24 @@ class CausalLM(HubModel):
                 f"{self.name} attends through a sliding window of {self.window} tokens, and this text may grow to "
                 f"{capacity} (prompt + max_new_tokens + gamma + 1); a rewound cache would be wrong. Ask for less text."
             )
-        if self._stamp != kernels.stamp(self.model):  # the model was trained on, moved or converted
+        if self._stamp != self._current_stamp():  # the model was trained on, moved or converted
             self._arrange()
         if self.lean is not None:
             return lean.LeanMemory(self.lean, len(prompts), capacity)
+        if self.graphs is not None and self.graphs.work:
+            tape = partial(self._memory, self.forward, attention=self.attention)
+            return self.graphs.start(tape, len(prompts), capacity, self.context)
         return self._memory(self.forward, len(prompts), capacity, self.attention)
 
     def _arrange(self):
         """Take the fast way through the model, if there is one and it gives the logits of transformers' own."""
-        self._stamp = kernels.stamp(self.model)
-        self.lean, self.forward = None, self._forward
+        self._stamp = self._current_stamp()
+        self.lean, self.graphs, self.forward = None, None, self._forward
         if not self.fast or self._stamp is None:
+            return
+        if graphs.suits(self.model):
+            if self.window is None:  # else the end of the tape means something to it, and a slot's is further on
+                self.graphs = graphs.Graphs(self.name)  # which compares what it records, when it does
             return
         usual = self._ragged_logits(self._memory(self._forward, 2, 8))
 
@@ -164,6 +174,11 @@ class CausalLM(HubModel):
         forward = whole_forward(kernels.tuned(self.model))
         if equal(self._memory(forward, 2, 8, self.attention)):
             self.forward = forward
+
+    def _current_stamp(self):
+        if graphs.suits(self.model):
+            return graphs.stamp(self.model, self.context)
+        return kernels.stamp(self.model)
 
     @torch.no_grad()
     def _checked_forward(self, attention):

@@ -58,21 +58,29 @@ class CausalMemory(Tape):
         self.cache = Cache(layers=self.layers)
         self.keys = torch.arange(capacity, device=device)
 
+    @torch.inference_mode(False)  # a model may keep what it computes here, and be trained later
     @torch.no_grad()
     def feed(self, tokens, count=None):
         n = tokens.shape[1]
-        positions = self.positions(n).to(self.device)
+        positions = self.positions(n)
+        logits = self.compute(self.forward, tokens.to(self.device), positions.to(self.device))
+        self.advance(n, count)
+        return logits.to(self.device)
+
+    def compute(self, forward, tokens, positions):
+        """forward's logits [B, n, V] of tokens [B, n] written at positions [B, n], all on the device.
+
+        Looks at these and at the tape alone, never at the heads: a CUDA graph knows nothing of the host (graphs.py).
+        """
         for layer in self.layers:
             layer.positions = positions
         masks = {kind: self._mask(positions, width) for kind, width in self.attention.items()}
-        logits = self.forward(
+        return forward(
             cache=self.cache,
-            input_ids=tokens.to(self.device),
+            input_ids=tokens,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             position_ids=positions.clamp(max=self.context - 1),
         )
-        self.advance(n, count)
-        return logits.to(self.device)
 
     def _mask(self, positions, width):
         """[B, 1, n, capacity]: what the tokens at positions [B, n] may see."""

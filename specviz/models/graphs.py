@@ -1,0 +1,215 @@
+"""CUDA graphs: a few tokens through a model without Python between its kernels.
+
+A step of a small model on a GPU takes as long as Python needs to launch its kernels one by one. A graph launches them
+all at once, with the addresses and the numbers from Python that it was recorded with. So whatever changes from feed to
+feed (tokens, heads, keys and values) lies in tensors that stay where they are. Recording costs as much as many steps;
+so these tensors and their graphs form a slot, which outlives one decoding and serves the next of the same shape.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import warnings
+import weakref
+from contextlib import contextmanager
+
+import torch
+
+from specviz.models.memory import CausalMemory
+from specviz.models.protocol import Tape
+from specviz.progress import progress_bar
+
+TOKENS, IN_ALL = 16, 256  # recorded are feeds of at most so many tokens a row, and in all rows: more keep a GPU busy
+STEP = 256  # capacities are rounded up to multiples, so that texts of different lengths share slots
+FREE, FREE_BYTES = 4, 2**30  # slots that wait for another decoding, and what their tapes may take together
+WARM_UPS = 3
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # else HALF: whatever is frozen by mistake is no rounding
+HALF = 0.05
+
+
+def suits(model) -> bool:
+    """Whether a transformers model is on one CUDA device, and accelerate does not move its weights about."""
+    devices = {weight.device for weight in model.parameters()}
+    return len(devices) == 1 and devices.pop().type == "cuda" and not hasattr(model, "_hf_hook")
+
+
+def stamp(model, context) -> tuple:
+    """Changes when graphs are out of date: they read parameters where they lie, so training in place is no change."""
+    weights = itertools.chain(model.parameters(), model.buffers())
+    attention = getattr(model.config, "_attn_implementation", None)
+    return context, attention, *((w.data_ptr(), w.device, w.dtype, w.shape) for w in weights)
+
+
+class Recording:
+    """What run() does on a CUDA device, as a graph. beside: another one that shares its memory.
+
+    run() reads and writes tensors that stay where they are, and returns one. Raises whatever it raises, and
+    RuntimeError where it waits for the device, which no graph can.
+    """
+
+    def __init__(self, run, device, beside=None):
+        self.graph = torch.cuda.CUDAGraph()
+        pool = None if beside is None else beside.graph.pool()
+        side = _side_stream(device)
+        with torch.cuda.device(device):
+            stream = torch.cuda.current_stream()
+            side.wait_stream(stream)
+            with torch.cuda.stream(side):  # left also when the capture fails, where torch.cuda.graph does not
+                for _ in range(WARM_UPS - 1):
+                    run()
+                with _waiting_is_an_error():  # in a capture, it would leave torch before 2.13 in disorder
+                    run()
+                with torch.cuda.graph(self.graph, pool, side, capture_error_mode="thread_local"):
+                    self.output = run()
+            stream.wait_stream(side)
+
+    def replay(self) -> torch.Tensor:
+        """Do it again. The same tensor each time, which this replay or one that shares its memory overwrites."""
+        self.graph.replay()
+        return self.output
+
+
+@functools.cache
+def _side_stream(device):
+    return torch.cuda.Stream(device)
+
+
+@contextmanager
+def _waiting_is_an_error():
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+class Slot:
+    """A tape for B rows, the tensors that feed it, and what was recorded on them, by tokens a row."""
+
+    def __init__(self, tape: CausalMemory):
+        self.tape = tape
+        self.shape = len(tape.length), tape.capacity
+        self.head = torch.zeros(len(tape.length), 1, dtype=torch.long, device=tape.device)
+        self.tokens = {}  # n: [B, n]
+        self.recordings = {}  # n: Recording
+
+    def compute(self, forward, tokens) -> torch.Tensor:
+        """Logits [B, n, V] of tokens [B, n], which are written behind head. Its own tensors are all that it reads."""
+        return self.tape.compute(forward, tokens, self.head + self.tape.keys[: tokens.shape[1]])
+
+    def clear(self):
+        """As new. What lies behind a head is hidden, but a NaN of an earlier text would be seen all the same."""
+        for layer in self.tape.layers:
+            layer.reset()
+
+    @property
+    def nbytes(self):
+        """Of its tape, by far the most of it."""
+        return sum(x.nbytes for layer in self.tape.layers if layer.is_initialized for x in (layer.keys, layer.values))
+
+
+class Graphs:
+    """The slots of one model that no memory uses, the last used at the end; and whether recording works for it.
+
+    Nothing here is locked: decode with one model in one thread at a time.
+    """
+
+    def __init__(self, name):
+        self.name, self.work, self.free = name, True, []
+
+    @torch.inference_mode(False)  # a slot may outlive the caller's
+    def start(self, tape, rows, capacity, context) -> GraphedMemory:
+        """A memory in a slot of its own. tape(rows, capacity) makes an empty CausalMemory."""
+        least = capacity + 1  # what is recorded is tried one position further on
+        # Not beyond the context without need: some models keep masks of that size.
+        shape = rows, max(least, min(-(-least // STEP) * STEP, context))
+        slot = next((slot for slot in reversed(self.free) if slot.shape == shape), None)
+        if slot is not None:
+            self.free.remove(slot)
+            slot.clear()
+        while len(self.free) >= FREE or sum(other.nbytes for other in self.free) > FREE_BYTES:
+            self.free.pop(0)
+        memory = GraphedMemory(self, slot or Slot(tape(*shape)), capacity)
+        weakref.finalize(memory, self.free.append, memory.slot).atexit = False
+        return memory
+
+
+class GraphedMemory(Tape):
+    """A CausalMemory in a slot: a number of tokens that comes for the first time is recorded, then replayed.
+
+    What is fed first is left alone: it is the prompt, of a length that may never come again. Where recording fails, or
+    what was recorded gives other logits than the model itself, the model decodes without graphs from then on, and a
+    RuntimeWarning says so. forward: another than the slot's own is called as it is.
+    """
+
+    def __init__(self, graphs: Graphs, slot: Slot, capacity: int):
+        super().__init__(slot.shape[0], capacity)
+        self.graphs, self.slot = graphs, slot
+        self.forward, self.layers = slot.tape.forward, slot.tape.layers
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def feed(self, tokens, count=None):
+        """As in models/protocol.py. The logits are the caller's to keep."""
+        n = tokens.shape[1]
+        self.positions(n)  # raises where they do not fit
+        self.slot.head.copy_(self.length[:, None], non_blocking=True)
+        if self._is_step(n) and (n in self.slot.recordings or self._record(tokens)):
+            self.slot.tokens[n].copy_(tokens, non_blocking=True)
+            logits = self.slot.recordings[n].replay().clone()
+        else:
+            logits = self.slot.compute(self.forward, tokens.to(self.slot.head.device))
+        self.advance(n, count)
+        return logits
+
+    def _is_step(self, n):
+        few = 0 < n <= TOKENS and len(self.length) * n <= IN_ALL
+        return few and self.graphs.work and self.forward is self.slot.tape.forward and bool(self.length.any())
+
+    def _record(self, tokens) -> bool:
+        """Whether that many tokens could be recorded."""
+        n = tokens.shape[1]
+        try:
+            self.slot.recordings[n] = self._checked_recording(tokens)
+        except Exception as error:  # whatever a model does that a graph cannot
+            self.graphs.work = False
+            warnings.warn(
+                f"{self.graphs.name}: decodes without CUDA graphs from now on, which is slower; recording {n} tokens a "
+                f"row failed ({error!r}). fast=False does without them from the start.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.slot.head.copy_(self.length[:, None], non_blocking=True)
+        return self.graphs.work
+
+    def _checked_recording(self, tokens):
+        """Recorded with other tokens, one position further on: then what was frozen by mistake shows in the logits.
+
+        All that is written lies at the heads or behind them, where nothing is content yet.
+        """
+        slot, n = self.slot, tokens.shape[1]
+        with progress_bar(WARM_UPS + 2, f"{self.graphs.name}: CUDA graph, {n} tokens", unit="run") as bar:
+            inputs = slot.tokens[n] = (tokens == 0).to(slot.head)
+            slot.head += 1
+
+            def run():
+                bar.update()
+                return slot.compute(slot.tape.forward, inputs)
+
+            recording = Recording(run, slot.head.device, beside=next(iter(slot.recordings.values()), None))
+            slot.head -= 1
+            inputs.copy_(tokens)
+            if not _alike(recording.replay(), run()):
+                raise RuntimeError("replayed, it gives other logits than the model itself")
+        return recording
+
+
+def _alike(logits, expected) -> bool:
+    """Equal but for rounding; NaN and infinities count as equal to themselves."""
+    a, b = logits.double().cpu(), expected.double().cpu()
+    known = b[b.isfinite()]
+    spread = known.std().item() if known.numel() > 1 else 1.0
+    tolerance = TOLERANCE.get(logits.dtype, HALF)
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * spread, equal_nan=True)
