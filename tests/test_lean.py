@@ -124,6 +124,23 @@ def test_layer_skip_drafts_alike_on_both_paths():
         assert one.tokens == other.tokens
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_decoding_without_autograd_leaves_no_trace(fast):
+    model = made("llama")
+    target = CausalLM(model, fast=fast)
+    memory, ids = target.start([[0]], 12), torch.tensor([[1, 2, 3]])
+    first = memory.feed(ids)
+    with torch.inference_mode():
+        second = memory.feed(ids)
+    third = memory.feed(ids)
+    third += 1  # a tensor like any other
+    assert second.is_inference() == fast and not first.is_inference() and not third.is_inference()
+    torch.testing.assert_close(torch.cat([first, second, third - 1], 1), model(torch.cat([ids] * 3, 1)).logits)
+    speculate(target, LayerSkip(1), [1, 2], max_new_tokens=5)
+    model(ids).logits.sum().backward()  # and the model can be trained
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
 def test_changed_weights_are_noticed():
     model = made("llama")
     fast = CausalLM(model)
@@ -167,7 +184,7 @@ def test_what_has_no_lean_forward_goes_through_transformers():
 
 def test_a_lean_forward_that_differs_is_not_used(monkeypatch):
     normed = lean.LeanMemory._normed
-    monkeypatch.setattr(lean.LeanMemory, "_normed", lambda self, h, b: normed(self, h, b) * 1.001)
+    monkeypatch.setattr(lean.LeanMemory, "_normed", lambda self, b: normed(self, b) * 1.001)
     assert CausalLM(made("llama")).lean is None
 
 
@@ -195,7 +212,7 @@ def test_every_layout_gives_the_product(way, bias):
 
 @pytest.mark.parametrize("winner", kernels.WAYS)
 def test_tuning_keeps_only_what_was_chosen(monkeypatch, winner):
-    monkeypatch.setattr(kernels, "fastest", lambda matrices, ways, rows: winner if rows < 9 else "stored")
+    monkeypatch.setattr(kernels, "choose", lambda _: {rows: winner if rows < 9 else "stored" for rows in kernels.ROWS})
     weights = [torch.randn(8, 4) for _ in range(6)]
     matrices = [kernels.Matrix(weight) for weight in weights]
     kernels.tune(matrices)
@@ -208,7 +225,25 @@ def test_tuning_keeps_only_what_was_chosen(monkeypatch, winner):
         assert all(kinds[1:6]) == (winner == "packed") and not any(kinds[6:])
 
 
-def test_the_fastest_way_needs_to_save_a_tenth():
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        # {way: microseconds for each of ROWS}: one way for all numbers of rows, unless another saves a fifth.
+        ({"stored": [9, 9, 9, 9, 9, 9], "transposed": [8, 8, 8, 8, 8, 8]}, ["transposed"] * 6),
+        ({"stored": [8, 9, 9, 9, 9, 9], "transposed": [9, 8, 8, 8, 8, 8]}, ["transposed"] * 6),
+        ({"stored": [5, 9, 9, 9, 9, 9], "transposed": [9, 7, 7, 7, 7, 7]}, ["stored"] + ["transposed"] * 5),
+        ({"stored": [8, 9, 9, 9, 9, 9], "packed": [20, 6, 6, 6, 6, 6]}, ["stored"] + ["packed"] * 5),
+    ],
+)
+def test_one_layout_for_all_numbers_of_rows_if_possible(monkeypatch, times, chosen):
+    by_rows = [dict(zip(times, row, strict=True)) for row in zip(*times.values(), strict=True)]
+    measured = dict(zip(kernels.ROWS, by_rows, strict=True))
+    monkeypatch.setattr(kernels, "seconds", lambda matrices, ways, rows: measured[rows])
+    monkeypatch.setattr(kernels, "WAYS", tuple(times))
+    assert list(kernels.choose([kernels.Matrix(torch.randn(8, 8))]).values()) == chosen
+
+
+def test_ways_are_timed():
     class Slow(kernels.Matrix):
         @property
         def transposed(self):
@@ -217,7 +252,8 @@ def test_the_fastest_way_needs_to_save_a_tenth():
             time.sleep(0.002)
             return super().transposed
 
-    assert kernels.fastest([Slow(torch.randn(8, 8))], ["transposed", "stored"], 1) == "stored"
+    times = kernels.seconds([Slow(torch.randn(8, 8))], ["transposed", "stored"], 1)
+    assert times["transposed"] > times["stored"]
 
 
 def test_tuned_linears_leave_the_model_as_it_was():

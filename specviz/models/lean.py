@@ -34,6 +34,10 @@ def suits(model) -> bool:
     )
 
 
+# Query heads share keys; the scores' scale is in the query's matrix.
+attention = partial(F.scaled_dot_product_attention, scale=1.0, enable_gqa=True)
+
+
 class Layer(NamedTuple):
     qkv: Matrix  # query, key and value
     output: Matrix
@@ -44,17 +48,15 @@ class Layer(NamedTuple):
 class LeanWeights:
     """A Llama's weights, copied and arranged for decoding. V ids, width d, H query and K key-value heads of size s."""
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def __init__(self, model, context: int):
         decoder, config = model.model, model.config
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.size = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.embedding = decoder.embed_tokens.weight  # [V, d], the model's own
+        self.embedding = decoder.embed_tokens.weight.detach()  # [V, d], the model's own
         self.dtype = self.embedding.dtype
         self.width = config.hidden_size
         self.epsilon = config.rms_norm_eps
-        # ‖x‖ -> √(‖x‖² + d·ε) is a hypotenuse; the norm's other factor √d goes into the matrices.
-        self.leg = torch.tensor([[math.sqrt(self.width * self.epsilon)]])
         self.layers = [self._layer(layer) for layer in decoder.layers]
         self.head = Matrix(self._after(decoder.norm, model.lm_head.weight), model.lm_head.bias)
         for matrices in [*zip(*self.layers, strict=True), (self.head,)]:
@@ -100,24 +102,22 @@ class Buffers:
     def __init__(self, weights: LeanWeights, rows: int, n: int, capacity: int):
         heads, kv, size = weights.heads, weights.kv_heads, weights.size
         new = partial(torch.empty, dtype=weights.dtype)
+        # √(‖h‖² + d·ε) is the length of h with √(d·ε) for one more component; the norm's √d is in the matrices.
+        self.lengthened = new(rows * n, weights.width + 1).fill_(math.sqrt(weights.width * weights.epsilon))
+        self.h = self.lengthened[:, :-1]  # [R, d]: the residual stream
         self.x, self.norm = new(rows * n, weights.width), new(rows * n, 1)
         self.qkv = new(rows * n, (heads + 2 * kv) * size)
         pairs = self.qkv.view(rows * n, heads + 2 * kv, size // 2, 2)
         self.rotated = torch.view_as_complex(pairs)[:, : heads + kv]  # [R, H + K, s/2]: query and key
         parts = self.qkv.view(rows, n, heads + 2 * kv, size)
+        self.query = parts[:, :, :heads].transpose(1, 2)  # [B, H, n, s]
         self.key_value = parts[:, :, heads:].unflatten(2, (2, kv)).permute(2, 0, 3, 1, 4)  # [2, B, K, n, s]
-        self.attended = new(rows * n, heads * size)
-        # Heads that share a key stand one below the other: [B, K, H/K, n, s], and for one key all in a matrix.
-        grouped = (2, (kv, heads // kv))
-        self.query = parts[:, :, :heads].unflatten(*grouped).permute(0, 2, 3, 1, 4)
-        self.queries = self.query if rows * n == 1 else new(self.query.shape)  # one token's lie in that order already
-        self.by_group = self.attended.view(rows, n, heads, size).unflatten(*grouped).permute(0, 2, 3, 1, 4)
         self.gate_up = new(rows * n, weights.layers[0].gate_up.outputs)
         self.gate, self.up = self.gate_up.chunk(2, dim=-1)
         self.inner = new(self.gate.shape)
         # For rows that are all equally long: token i sees what lies before it and itself, 0 there and -inf beyond.
         # Columns are counted from the first new token, which is column `capacity`; the mask of a feed is a slice.
-        self.causal = new(n, capacity + n).fill_(-torch.inf).triu(capacity + 1).repeat(heads // kv, 1)[None, None]
+        self.causal = new(n, capacity + n).fill_(-torch.inf).triu(capacity + 1)[None, None]
 
 
 class KeyValue(NamedTuple):
@@ -128,22 +128,34 @@ class KeyValue(NamedTuple):
 
 
 class LeanMemory(Tape):
-    """Keys and values of each layer [2, B, K, capacity, s] with one head a row; what that means, CausalMemory says."""
+    """A tape [layers, 2, B, K, capacity, s] of keys and values, one head a row; what that means, CausalMemory says."""
 
+    @torch.inference_mode()
     def __init__(self, weights: LeanWeights, rows: int, capacity: int):
         super().__init__(rows, capacity)
         self.weights, self.rows = weights, rows
-        shape = (2, rows, weights.kv_heads, capacity, weights.size)
-        self.tapes = [torch.zeros(shape, dtype=weights.dtype) for _ in weights.layers]
-        self.layers = [KeyValue(*tape.unbind()) for tape in self.tapes]
+        shape = (len(weights.layers), 2, rows, weights.kv_heads, capacity, weights.size)
+        self.tape = torch.zeros(shape, dtype=weights.dtype)
+        self.layers = [KeyValue(*layer) for layer in self.tape.unbind()]  # to look at
         self.buffers = {}  # by number of tokens
 
-    @torch.no_grad()
     def feed(self, tokens, count=None, layers=None):
         """As in models/protocol.py. layers: go through the first ones only (None: through all)."""
-        w, n = self.weights, tokens.shape[1]
+        n = tokens.shape[1]
         if n > PIECE:
             return self._feed_in_pieces(tokens, count, layers)
+        if torch.is_inference_mode_enabled():
+            logits = self._forward(tokens, layers)
+        else:
+            with torch.inference_mode():  # without autograd's bookkeeping a call costs a fifth less
+                logits = self._forward(tokens, layers)
+            logits = logits.clone()  # made outside, and so a tensor like any other
+        self.advance(n, count)
+        return logits
+
+    def _forward(self, tokens, layers):
+        """Logits [B, n, V] of tokens [B, n], written behind the heads."""
+        w, n = self.weights, tokens.shape[1]
         first, last = self._ends()
         end = last + n  # of the keys that are looked at
         if n not in self.buffers:
@@ -159,31 +171,27 @@ class LeanMemory(Tape):
             at = positions[None, :, None, :, None].expand(b.key_value.shape)
             hidden = torch.arange(end) > positions[:, None, :, None]  # [B, 1, n, end]
             mask = torch.zeros(hidden.shape, dtype=w.dtype).masked_fill_(hidden, -torch.inf)
-            mask = mask.repeat(1, 1, w.heads // w.kv_heads, 1)  # [B, 1, H/K·n, end]
         elif n > 1:
             mask = b.causal.narrow(-1, self.capacity - first, end)
 
-        h = torch.embedding(w.embedding, tokens.flatten())  # [R, d]
+        new = self.tape.narrow(4, first, n).unbind() if at is None else None  # of each layer
+        seen = self.tape.narrow(4, 0, end).flatten(0, 1).unbind()  # keys, values, keys, values, … [B, K, end, s]
+        h = torch.index_select(w.embedding, 0, tokens.flatten(), out=b.h)
         for i, layer in enumerate(w.layers[:layers]):
-            layer.qkv.product(self._normed(h, b), out=b.qkv)
+            layer.qkv.product(self._normed(b), out=b.qkv)
             b.rotated.mul_(rotation)
             if at is None:
-                self.tapes[i].narrow(3, first, n).copy_(b.key_value)
+                new[i].copy_(b.key_value)
             else:
-                self.tapes[i].scatter_(3, at, b.key_value)
-            if b.queries is not b.query:
-                b.queries.copy_(b.query)
-            keys, values = self.tapes[i].narrow(3, 0, end).unbind()  # [B, K, end, s]
-            attended = F.scaled_dot_product_attention(b.queries.flatten(2, 3), keys, values, attn_mask=mask, scale=1.0)
-            b.by_group.copy_(attended.view(b.by_group.shape))
-            layer.output.add_to(h, b.attended)
+                self.tape[i].scatter_(3, at, b.key_value)
+            attended = attention(b.query, seen[2 * i], seen[2 * i + 1], attn_mask=mask)  # [B, H, n, s]
+            layer.output.add_to(h, attended.transpose(1, 2).reshape(len(h), -1))
 
-            layer.gate_up.product(self._normed(h, b), out=b.gate_up)
+            layer.gate_up.product(self._normed(b), out=b.gate_up)
             torch.mul(F.silu(b.gate), b.up, out=b.inner)
             layer.down.add_to(h, b.inner)
 
-        self.advance(n, count)
-        return w.head.product(self._normed(h, b)).view(self.rows, n, -1)
+        return w.head.product(self._normed(b)).view(self.rows, n, -1)
 
     def _feed_in_pieces(self, tokens, count, layers):
         self.positions(tokens.shape[1])  # raises where they do not fit, before anything is written
@@ -200,11 +208,11 @@ class LeanMemory(Tape):
             return 2 * (self.length.item(),)
         return tuple(int(x) for x in torch.aminmax(self.length))
 
-    def _normed(self, h, b):
+    def _normed(self, b):
         """h / √(‖h‖² + d·ε), row by row."""
-        if h.dtype == torch.float64:  # transformers takes the square root in float32 all the same
-            single = h.float()
+        if b.h.dtype == torch.float64:  # transformers takes the square root in float32 all the same
+            single = b.h.float()
             scale = torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.weights.epsilon)
             return torch.div((single * scale).double(), math.sqrt(self.weights.width), out=b.x)
-        torch.linalg.vector_norm(h, dim=-1, keepdim=True, out=b.norm)
-        return torch.div(h, torch.hypot(b.norm, self.weights.leg, out=b.norm), out=b.x)
+        torch.linalg.vector_norm(b.lengthened, dim=-1, keepdim=True, out=b.norm)
+        return torch.div(b.h, b.norm, out=b.x)
