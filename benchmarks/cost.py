@@ -17,6 +17,7 @@ from specviz import load_pair
 REPEATS, PROMPT, DRAFTS, SIZES = 60, 64, 4, (1, 2, 3, 5, 9)
 
 
+@torch.inference_mode()  # as in a round
 def main():
     models = dict(zip(("target", "draft"), load_pair("tales"), strict=True))
     memories = {name: model.start([[0]], PROMPT + max(SIZES) + 1) for name, model in models.items()}

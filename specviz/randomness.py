@@ -42,15 +42,16 @@ def inverse_cdf(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     float64 total. A token of probability zero has an empty slice and never comes out, neither at u = 0 nor as u
     nears 1.
     """
+    if probs.is_cpu and u.shape == (1,):  # the same for one number: numpy has less to do for it
+        cumulative = probs.cumsum(-1, dtype=torch.float64).numpy()[0]
+        token = cumulative.searchsorted(u.numpy() * cumulative[-1], side="right")
+        if token[0] == len(cumulative):  # the product was rounded up to the total (or is NaN)
+            token = cumulative.searchsorted(cumulative[-1:])
+        return torch.from_numpy(token)
     home = probs.device
-    if home.type == "mps":  # no float64 there
+    if probs.is_mps:  # no float64 there
         probs = probs.cpu()
     cumulative = probs.cumsum(-1, dtype=torch.float64)
-    if u.shape == (1,) and home.type == "cpu":  # the same for one number, without a dozen calls for tensors of one
-        numbers = cumulative.numpy()[0]
-        total = numbers[-1]
-        token = min(numbers.searchsorted(u.item() * total, side="right"), numbers.searchsorted(total), len(numbers) - 1)
-        return torch.full((1,), int(token))
     total = cumulative[:, -1:].contiguous()
     point = (u if u.ndim == 2 else u[:, None]).to(cumulative.device) * total
     token = torch.searchsorted(cumulative, point, right=True)
@@ -60,7 +61,7 @@ def inverse_cdf(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
 
 def leading_successes(success: torch.Tensor) -> torch.Tensor:
     """[B, n] bool -> [B] int64: how many are true before the first that is not."""
-    return success.long().cumprod(-1).sum(-1)
+    return success.cumprod(-1).sum(-1)
 
 
 class _Uniform:
@@ -72,20 +73,20 @@ class _Uniform:
     def begin_round(self, round: int) -> None:
         self.round = round
 
-    def _uniforms(self, stream: str, slots: range, batch: int) -> torch.Tensor:
-        """[batch, len(slots)] float64 on the CPU."""
+    def _uniforms(self, stream: str, slots: int, batch: int) -> torch.Tensor:
+        """[batch, at least that many slots] float64 on the CPU."""
         raise NotImplementedError
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
         """Draw one token a row. probs [B, V] -> Drawn; rows that are not active give a token to ignore."""
-        u = self._uniforms(stream, range(slot, slot + 1), probs.shape[0])[:, 0]
+        u = self._uniforms(stream, slot + 1, probs.shape[0])[:, slot]
         return Drawn(inverse_cdf(probs, u), _mask(u, active))
 
     def flip(self, prob, active=None) -> Flipped:
         """Flip coins left to right until the first failure. prob [B, gamma] -> Flipped."""
-        u = self._uniforms("coin", range(prob.shape[1]), prob.shape[0])
+        u = self._uniforms("coin", prob.shape[1], prob.shape[0])[:, : prob.shape[1]]
         home = prob.device
-        if home.type == "mps":  # no float64 there
+        if prob.is_mps:  # no float64 there
             prob = prob.cpu()
         if prob.shape[1] == 0:
             return Flipped(torch.zeros(len(prob), dtype=torch.long, device=home), u)
@@ -94,9 +95,9 @@ class _Uniform:
 
 def _mask(u, active):
     """u with NaN in the rows that are not active: they consume nothing."""
-    if active is None or (active := active.cpu()).all():
+    if active is None or all(active.tolist()):
         return u
-    return u.masked_fill(~active.view(-1, *[1] * (u.ndim - 1)), math.nan)
+    return u.masked_fill(~active.cpu().view(-1, *[1] * (u.ndim - 1)), math.nan)
 
 
 # --- Seeded -------------------------------------------------------------------------------------
@@ -141,11 +142,11 @@ class Seeded(_Uniform):
         self._ahead, self._ahead_for = {}, None  # {(round, stream): [batch, width]}, (batch, width)
 
     def _uniforms(self, stream, slots, batch):
-        if self._ahead_for is None or self._ahead_for[0] != batch or self._ahead_for[1] < slots.stop:
-            self._ahead, self._ahead_for = {}, (batch, max(slots.stop, 8))
+        if self._ahead_for is None or self._ahead_for[0] != batch or self._ahead_for[1] < slots:
+            self._ahead, self._ahead_for = {}, (batch, max(slots, 8))
         if (self.round, stream) not in self._ahead:
             self._ahead = self._block(*self._ahead_for)
-        return self._ahead[self.round, stream][:, slots.start : slots.stop]
+        return self._ahead[self.round, stream]
 
     def _block(self, batch, width):
         """The uniforms of this round and as many after it as AHEAD allows."""
@@ -220,12 +221,12 @@ class Scripted(_Uniform):
 
     def _uniforms(self, stream, slots, batch):
         if self.base is None:
-            u = torch.full((batch, len(slots)), math.nan, dtype=torch.float64)
+            u = torch.full((batch, slots), math.nan, dtype=torch.float64)
         else:
             u = self.base._uniforms(stream, slots, batch).clone()
         for row in range(batch):
-            for i, slot in enumerate(slots):
-                u[row, i] = self.uniforms.get((row, self.round, stream, slot), u[row, i])
+            for slot in range(slots):
+                u[row, slot] = self.uniforms.get((row, self.round, stream, slot), u[row, slot])
         return u
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:

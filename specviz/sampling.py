@@ -66,18 +66,15 @@ class SamplingParams:
             logits = self._processed(logits, texts)
         if self == PLAIN:  # nothing to do but the softmax, which turns such rows into NaN by itself
             return logits.softmax(-1)
-        top = logits.amax(-1, keepdim=True)
         if self.temperature == 0:
-            probs = _one_hot(logits, top)
-        else:
-            # The shift changes no probability, and keeps a tiny temperature from overflowing.
-            logits = (logits - top) / max(self.temperature, torch.finfo(logits.dtype).tiny)
-            if self.top_k is not None and self.top_k < logits.shape[-1]:
-                logits = _keep_top_k(logits, self.top_k)
-            if self.top_p is not None and self.top_p < 1:
-                logits = _keep_top_p(logits, self.top_p)
-            probs = logits.softmax(-1)
-        return torch.where(top.isfinite(), probs, torch.nan)
+            return _one_hot(logits)
+        # The shift changes no probability, keeps a tiny temperature from overflowing, and makes infinities NaN.
+        logits = (logits - logits.amax(-1, keepdim=True)) / max(self.temperature, torch.finfo(logits.dtype).tiny)
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            logits = _keep_top_k(logits, self.top_k)
+        if self.top_p is not None and self.top_p < 1:
+            logits = _keep_top_p(logits, self.top_p)
+        return logits.softmax(-1)
 
     def _processed(self, logits, texts):
         if texts is None:
@@ -109,11 +106,10 @@ def _is_number(value) -> bool:
 PLAIN = SamplingParams()
 
 
-def _one_hot(logits, top):
-    # argmax promises no order among ties; the smallest index that reaches the maximum does.
-    ids = torch.arange(logits.shape[-1], device=logits.device)
-    best = torch.where(logits == top, ids, logits.shape[-1]).amin(-1, keepdim=True)
-    return (ids == best).to(logits.dtype)
+def _one_hot(logits):
+    top, best = logits.max(-1, keepdim=True)  # of equal maxima the first, as torch promises
+    zero = top - top  # NaN where the largest logit is no finite number
+    return zero.expand_as(logits).scatter(-1, best, zero + 1)
 
 
 def _keep_top_k(logits, k):

@@ -53,9 +53,9 @@ def verify(
     the emitted tokens follow p exactly (appendix A.1). No drafts at all is one plain step of the target.
     """
     gamma = draft_tokens.shape[1]
-    x = draft_tokens[..., None]
+    x = draft_tokens.unsqueeze(-1)
     a = accept(p[:, :gamma].gather(-1, x), q.gather(-1, x)).squeeze(-1)  # [B, gamma]
-    if draft_lengths is not None and (draft_lengths < gamma).any():
+    if draft_lengths is not None and min(draft_lengths.tolist()) < gamma:
         drafted = torch.arange(gamma, device=p.device) < draft_lengths.to(p.device)[:, None]  # [B, gamma]
         a, q = a.masked_fill(~drafted, 0), q.masked_fill(~drafted[..., None], 0)
     accepted, coins = randomness.flip(a, active)

@@ -133,7 +133,7 @@ def test_the_generator_is_pythons(js):
     for seed in (0, 1, 77, 2**32, 2**53 - 1):
         u = js("Array.from({ length: 1000 }, (_, n) => uniforms(x, n)).map((u) => [u.draft, u.coin, u.next])", seed)
         streams = [
-            Seeded(seed)._uniforms(stream, range(1), 1000)[:, 0].tolist() for stream in ("draft", "coin", "next")
+            Seeded(seed)._uniforms(stream, 1, 1000)[:, 0].tolist() for stream in ("draft", "coin", "next")
         ]
         assert np.array(u).T.tolist() == streams
 
@@ -478,7 +478,7 @@ def test_a_sample_is_told_as_it_happened(open_page, rule):
     seen = set()
     for n in range(1, 15):
         take(page, 1)
-        u = [float(Seeded(0, rows=[n - 1])._uniforms(s, range(1), 1)[0, 0]) for s in ("draft", "coin", "next")]
+        u = [float(Seeded(0, rows=[n - 1])._uniforms(s, 1, 1)[0, 0]) for s in ("draft", "coin", "next")]
         x = int(np.searchsorted(np.cumsum(FAR.q), u[0], side="right"))
         scenes = page.locator(".scene .main").all_inner_texts()
         assert scenes[0] == "abcde"[x]

@@ -57,15 +57,18 @@ class ModelSession:
 
     def __init__(self, model, memory, eos, vocab_size):
         self.model, self.memory, self.vocab_size = model, memory, vocab_size
+        self.device = model.device  # asked for once: in a round it costs as much as a product
         self.eos = eos
-        self.ends = torch.zeros(vocab_size, dtype=torch.bool, device=model.device)
+        self.ends = torch.zeros(vocab_size, dtype=torch.bool, device=self.device)
         self.ends[list(eos)] = True
 
     def propose(self, committed, length, gamma, sampling, randomness):
-        rows, device = committed.shape[0], self.model.device
+        rows, device = committed.shape[0], self.device
         # The draft's own context may be the shorter one; drafting x_1 .. x_n feeds length + n - 1 tokens.
-        gamma = torch.minimum(gamma, self.model.context - length + 1).clamp(min=0)
-        least, most = (int(x) for x in torch.aminmax(gamma))
+        room = self.model.context + 1
+        counts = [max(0, min(g, room - n)) for g, n in zip(gamma.tolist(), length.tolist(), strict=True)]
+        least, most = min(counts), max(counts)
+        gamma = torch.tensor(counts)
         lengths = gamma.to(device)
         on_cpu = device.type == "cpu"  # elsewhere, asking would cost more than the forwards and masks that it saves
         drafting = lengths > 0
@@ -109,7 +112,7 @@ class ModelSession:
             feed = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
         if self.model.vocab_size < self.vocab_size:
             feed = feed.clamp(max=self.model.vocab_size - 1)  # the target may have emitted an id that only it has
-        logits = self.memory.feed(feed.to(self.model.device), missing)
+        logits = self.memory.feed(feed.to(self.device), missing)
         if missing is None:
             return logits[:, -1]
         return logits[torch.arange(len(missing)), (missing - 1).clamp(min=0)]

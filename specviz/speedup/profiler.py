@@ -202,6 +202,7 @@ class _Forwards:
                     self._time("draft", 1, timed)
             self._time("target", n, timed)
 
+    @torch.inference_mode()  # as in a round
     def _time(self, name, n, keep):
         memory, device = self.memories[name], self.models[name].device
         memory.rewind(torch.tensor([self.at]))
