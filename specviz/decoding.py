@@ -185,7 +185,8 @@ def start(
         if drafter is not None:
             state.session = drafter.start(target, prompts, capacity, state.eos, state.memory)
         if int(length.max()) > 1:
-            state.memory.feed(state.committed[:, : int(length.max()) - 1], count=length - 1)
+            fill = getattr(state.memory, "fill", state.memory.feed)  # nobody looks at the prompt's logits
+            fill(state.committed[:, : int(length.max()) - 1], length - 1)
         state.stopwatch.mark("prefill")
         state.prefill_seconds = state.stopwatch.seconds()["prefill"]
     return state

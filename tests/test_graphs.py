@@ -401,13 +401,13 @@ def test_a_model_that_waits_for_the_device(made):
     assert made  # the drafter's
 
 
-def freeze_positions(self, forward, tokens):
+def freeze_positions(self, forward, tokens, keep=0):
     head = torch.tensor(self.head.tolist(), device=tokens.device)  # by way of Python
-    return self.tape.compute(forward, tokens, head + self.tape.keys[: tokens.shape[1]])
+    return self.tape.compute(forward, tokens, head + self.tape.keys[: tokens.shape[1]], keep)
 
 
-def freeze_tokens(self, forward, tokens):
-    return compute(self, forward, torch.tensor(tokens.tolist(), device=tokens.device))
+def freeze_tokens(self, forward, tokens, keep=0):
+    return compute(self, forward, torch.tensor(tokens.tolist(), device=tokens.device), keep)
 
 
 compute = graphs.Slot.compute

@@ -21,6 +21,7 @@ from specviz import SamplingParams, Scripted, Seeded, load_pair, speculate
 from specviz.drafters.layer_skip import LayerSkip
 from specviz.models import kernels, lean
 from specviz.models.causal import CausalLM
+from specviz.models.memory import CausalMemory
 
 SHAPE = dict(
     hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, vocab_size=61,
@@ -111,6 +112,37 @@ def test_float32_logits_of_the_bundled_pair():
         for tokens in (ids, ids[:, :1], ids[:, :5]):
             one, other = a.feed(tokens), b.feed(tokens)
             assert (one - other).abs().max() <= 1e-5 * other.abs().max()
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_filling_is_feeding_without_logits(fast):
+    target = CausalLM(made("grouped keys, tied", torch.float64), fast=fast)
+    ids = torch.randint(0, target.vocab_size, (2, 300), generator=torch.Generator().manual_seed(0))
+    fed, filled, more = target.start([[0]] * 2, 400), target.start([[0]] * 2, 400), torch.tensor([[1, 2]] * 2)
+    count = torch.tensor([300, 270])
+    fed.feed(ids, count)
+    assert filled.fill(ids, count) is None
+    assert filled.length.tolist() == fed.length.tolist() == [300, 270]
+    torch.testing.assert_close(filled.feed(more), fed.feed(more), atol=1e-12, rtol=0)
+    with pytest.raises(ValueError, match="do not fit"):
+        filled.fill(ids)
+
+
+def test_a_prompt_is_read_without_logits(monkeypatch):
+    read = []
+    for memory in (lean.LeanMemory, CausalMemory):
+        feed = memory.feed
+        monkeypatch.setattr(
+            memory,
+            "feed",
+            lambda self, tokens, *args, feed=feed, **kw: (
+                read.append((tokens.shape[1], kw)) or feed(self, tokens, *args, **kw)
+            ),
+        )
+    for fast in (True, False):
+        pair = [CausalLM(made("llama"), fast=fast) for _ in range(2)]
+        speculate(*pair, [list(range(1, 30)), [1, 2, 3] * 9], gamma=3, max_new_tokens=8, eos=())
+    assert {n: kw for n, kw in read if n > 4} == {28: {"keep": 1}}
 
 
 def test_layer_skip_drafts_alike_on_both_paths():

@@ -8,6 +8,8 @@ from torch.nn.functional import pad
 from specviz.drafters.protocol import Proposal
 from specviz.models.tokenizers import same_tokenizer
 
+LONG = 16  # tokens
+
 
 class ModelDrafter:
     """Any LanguageModel as a drafter.
@@ -103,19 +105,27 @@ class ModelSession:
 
     def _catch_up(self, committed, length, drafting):
         """Feed what the memory lacks of the committed text; logits [B, V] after its last token."""
-        if len(length) == 1:
-            missing = None
-            feed = committed[:, int(self.memory.length) : int(length)]
-        else:
-            missing = torch.where(drafting, length - self.memory.length, 0)
-            at = self.memory.length[:, None] + torch.arange(int(missing.max()))
-            feed = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
-        if self.model.vocab_size < self.vocab_size:
-            feed = feed.clamp(max=self.model.vocab_size - 1)  # the target may have emitted an id that only it has
-        logits = self.memory.feed(feed.to(self.device), missing)
-        if missing is None:
+        lengths, heads = length.tolist(), self.memory.length.tolist()
+        if max(n - head for n, head in zip(lengths, heads, strict=True)) > LONG:  # nobody looks at a prompt's logits
+            getattr(self.memory, "fill", self.memory.feed)(*self._lacking(committed, length - 1, drafting))
+        tokens, count = self._lacking(committed, length, drafting)
+        logits = self.memory.feed(tokens, count)
+        if count is None:
             return logits[:, -1]
-        return logits[torch.arange(len(missing)), (missing - 1).clamp(min=0)]
+        return logits[torch.arange(len(count)), (count - 1).clamp(min=0)]
+
+    def _lacking(self, committed, length, drafting):
+        """What the memory lacks of the first length [B] tokens: tokens [B, n] and count [B], for one row None."""
+        if len(length) == 1:
+            count = None
+            tokens = committed[:, int(self.memory.length) : int(length)]
+        else:
+            count = torch.where(drafting, length - self.memory.length, 0)
+            at = self.memory.length[:, None] + torch.arange(int(count.max()))
+            tokens = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
+        if self.model.vocab_size < self.vocab_size:
+            tokens = tokens.clamp(max=self.model.vocab_size - 1)  # the target may have emitted an id that only it has
+        return tokens.to(self.device), count
 
     def _over_the_targets_ids(self, logits):
         lacking = self.vocab_size - logits.shape[-1]

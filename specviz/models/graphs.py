@@ -95,9 +95,9 @@ class Slot:
         self.tokens = {}  # n: [B, n]
         self.recordings = {}  # n: Recording
 
-    def compute(self, forward, tokens) -> torch.Tensor:
+    def compute(self, forward, tokens, keep=0) -> torch.Tensor:
         """Logits [B, n, V] of tokens [B, n], which are written behind head. Its own tensors are all that it reads."""
-        return self.tape.compute(forward, tokens, self.head + self.tape.keys[: tokens.shape[1]])
+        return self.tape.compute(forward, tokens, self.head + self.tape.keys[: tokens.shape[1]], keep)
 
     def clear(self):
         """As new. What lies behind a head is hidden, but a NaN of an earlier text would be seen all the same."""
@@ -151,8 +151,8 @@ class GraphedMemory(Tape):
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def feed(self, tokens, count=None):
-        """As in models/protocol.py. The logits are the caller's to keep."""
+    def feed(self, tokens, count=None, keep=0):
+        """As CausalMemory's. The logits are the caller's to keep; a recorded feed gives them all."""
         n = tokens.shape[1]
         self.positions(n)  # raises where they do not fit
         self.slot.head.copy_(self.length[:, None], non_blocking=True)
@@ -160,9 +160,12 @@ class GraphedMemory(Tape):
             self.slot.tokens[n].copy_(tokens, non_blocking=True)
             logits = self.slot.recordings[n].replay().clone()
         else:
-            logits = self.slot.compute(self.forward, tokens.to(self.slot.head.device))
+            logits = self.slot.compute(self.forward, tokens.to(self.slot.head.device), keep)
         self.advance(n, count)
         return logits
+
+    def fill(self, tokens, count=None):
+        self.feed(tokens, count, keep=1)
 
     def _is_step(self, n):
         few = 0 < n <= TOKENS and len(self.length) * n <= IN_ALL

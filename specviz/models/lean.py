@@ -143,18 +143,28 @@ class LeanMemory(Tape):
         """As in models/protocol.py. layers: go through the first ones only (None: through all)."""
         n = tokens.shape[1]
         if n > PIECE:
-            return self._feed_in_pieces(tokens, count, layers)
+            return torch.cat([self.feed(*piece, layers) for piece in self._pieces(tokens, count)], dim=1)
         if torch.is_inference_mode_enabled():
-            logits = self._forward(tokens, layers)
+            logits = self._logits(self._forward(tokens, layers))
         else:
             with torch.inference_mode():  # without autograd's bookkeeping a call costs a fifth less
-                logits = self._forward(tokens, layers)
+                logits = self._logits(self._forward(tokens, layers))
             logits = logits.clone()  # made outside, and so a tensor like any other
         self.advance(n, count)
         return logits
 
-    def _forward(self, tokens, layers):
-        """Logits [B, n, V] of tokens [B, n], written behind the heads."""
+    @torch.inference_mode()
+    def fill(self, tokens, count=None):
+        for piece, advance in self._pieces(tokens, count):
+            self._forward(piece)
+            self.advance(piece.shape[1], advance)
+
+    def _logits(self, b):
+        """[B, n, V]"""
+        return self.weights.head.product(self._normed(b)).view(self.rows, -1, self.weights.head.outputs)
+
+    def _forward(self, tokens, layers=None):
+        """Buffers with the last layer's output for tokens [B, n], which are written behind the heads."""
         w, n = self.weights, tokens.shape[1]
         first, last = self._ends()
         end = last + n  # of the keys that are looked at
@@ -191,16 +201,15 @@ class LeanMemory(Tape):
             torch.mul(F.silu(b.gate), b.up, out=b.inner)
             layer.down.add_to(h, b.inner)
 
-        return w.head.product(self._normed(b)).view(self.rows, n, -1)
+        return b
 
-    def _feed_in_pieces(self, tokens, count, layers):
+    def _pieces(self, tokens, count):
+        """(tokens, count) of one piece after the other."""
         self.positions(tokens.shape[1])  # raises where they do not fit, before anything is written
         count = torch.full((self.rows,), tokens.shape[1]) if count is None else count.cpu()
-        logits = []
         for begin in range(0, tokens.shape[1], PIECE):
             piece = tokens[:, begin : begin + PIECE]
-            logits.append(self.feed(piece, (count - begin).clamp(0, piece.shape[1]), layers))
-        return torch.cat(logits, dim=1)
+            yield piece, (count - begin).clamp(0, piece.shape[1])
 
     def _ends(self):
         """The least and the furthest head."""

@@ -60,14 +60,18 @@ class CausalMemory(Tape):
 
     @torch.inference_mode(False)  # a model may keep what it computes here, and be trained later
     @torch.no_grad()
-    def feed(self, tokens, count=None):
+    def feed(self, tokens, count=None, keep=0):
+        """As in models/protocol.py. keep: give the logits of the last so many tokens only (0: of all)."""
         n = tokens.shape[1]
         positions = self.positions(n)
-        logits = self.compute(self.forward, tokens.to(self.device), positions.to(self.device))
+        logits = self.compute(self.forward, tokens.to(self.device), positions.to(self.device), keep)
         self.advance(n, count)
         return logits.to(self.device)
 
-    def compute(self, forward, tokens, positions):
+    def fill(self, tokens, count=None):
+        self.feed(tokens, count, keep=1)
+
+    def compute(self, forward, tokens, positions, keep=0):
         """forward's logits [B, n, V] of tokens [B, n] written at positions [B, n], all on the device.
 
         Looks at these and at the tape alone, never at the heads: a CUDA graph knows nothing of the host (graphs.py).
@@ -80,6 +84,7 @@ class CausalMemory(Tape):
             input_ids=tokens,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             position_ids=positions.clamp(max=self.context - 1),
+            **({"logits_to_keep": keep} if keep else {}),
         )
 
     def _mask(self, positions, width):
@@ -95,10 +100,16 @@ class CausalMemory(Tape):
 
 
 def whole_forward(model):
-    """The model's own forward, as a function of a cache and the other inputs -> logits [B, n, V]."""
-    name = _cache_argument(model)
+    """The model's own forward, as a function of a cache and the other inputs -> logits [B, n, V].
 
-    def forward(cache, **inputs):
+    logits_to_keep: of the last so many tokens, 0 for all; models that know no such choice give all.
+    """
+    name = _cache_argument(model)
+    can_choose = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    def forward(cache, logits_to_keep=0, **inputs):
+        if can_choose:
+            inputs["logits_to_keep"] = logits_to_keep
         return model(**inputs, **{name: cache}, use_cache=True, return_dict=True).logits
 
     return forward
@@ -112,8 +123,9 @@ def direct_forward(model, decoder=None):
     decoder, head = decoder or model.get_decoder(), model.get_output_embeddings()
     name = _cache_argument(decoder)
 
-    def forward(cache, **inputs):
-        return head(decoder(**inputs, **{name: cache}, use_cache=True, return_dict=True).last_hidden_state)
+    def forward(cache, logits_to_keep=0, **inputs):
+        hidden = decoder(**inputs, **{name: cache}, use_cache=True, return_dict=True).last_hidden_state
+        return head(hidden[:, -logits_to_keep:])
 
     return forward
 

@@ -69,5 +69,9 @@ class Tape:
     def advance(self, n: int, count: torch.Tensor | None) -> None:
         self.length = self.length + (n if count is None else count.cpu())
 
+    def fill(self, tokens: torch.Tensor, count: torch.Tensor | None = None) -> None:
+        """feed() where nobody looks at the logits: of a long prompt they are many, and cost time and room."""
+        self.feed(tokens, count)
+
     def rewind(self, length: torch.Tensor | int) -> None:
         self.length = torch.minimum(self.length, torch.as_tensor(length).cpu())

@@ -55,7 +55,7 @@ class Seq2SeqLM(HubModel):
         cross_attention = DynamicCache()  # the source's keys and values: filled by the first feed, then fixed
         whole = whole_forward(self.model)
 
-        def forward(cache, input_ids, attention_mask, position_ids):
+        def forward(cache, input_ids, attention_mask, position_ids, logits_to_keep=0):
             with _bias_at(position_ids, self.biased):
                 return whole(
                     EncoderDecoderCache(cache, cross_attention),
