@@ -40,6 +40,7 @@ class State:
     prompts: list[list[int]]
     committed: torch.Tensor  # [B, T] int64 on the CPU, right-padded
     length: torch.Tensor  # [B] int64 on the CPU
+    heads: torch.Tensor  # [B] length - 1: where both memories stand between rounds, before the last committed token
     prompt_length: torch.Tensor  # [B]
     limit: torch.Tensor  # [B] on the CPU: the length at which each text ends, if nothing ends it before
     finish: list[str | None]  # why each row ended; None while it is active
@@ -174,7 +175,7 @@ def start(
     longest = int(limit.max())
     state = State(
         target, drafter, gamma, max_new_tokens, sampling, randomness, frozenset(eos), as_stops(stop, target), record,
-        decode_round, single, prompts, _right_padded(texts, longest), length, length.clone(), limit,
+        decode_round, single, prompts, _right_padded(texts, longest), length, length - 1, length.clone(), limit,
         [None] * len(prompts), torch.ones(len(prompts), dtype=torch.bool), target.device,
         stopwatch=Stopwatch(target.device),
     )  # fmt: skip
@@ -186,7 +187,7 @@ def start(
             state.session = drafter.start(target, prompts, capacity, state.eos, state.memory)
         if int(length.max()) > 1:
             fill = getattr(state.memory, "fill", state.memory.feed)  # nobody looks at the prompt's logits
-            fill(state.committed[:, : int(length.max()) - 1], length - 1)
+            fill(state.committed[:, : int(length.max()) - 1], state.heads)
         state.stopwatch.mark("prefill")
         state.prefill_seconds = state.stopwatch.seconds()["prefill"]
     return state
@@ -203,7 +204,7 @@ def draft(state) -> Proposal:
     if state.session is None:
         proposal = _nothing_drafted(state)
     else:
-        state.session.rewind(state.length - 1)  # nothing to do, unless this round was begun before
+        state.session.rewind(state.heads)  # nothing to do, unless this round was begun before
         proposal = state.session.propose(state.committed, state.length, gamma, state.sampling, state.randomness)
         drafted = proposal.lengths.tolist()
         if any(n > most for n, most in zip(drafted, asked, strict=True)):
@@ -222,11 +223,10 @@ def target_forward(state, proposal) -> torch.Tensor:
     p[:, i] is the target's distribution after the committed text and the first i drafts.
     """
     _check_round(state, proposal)
-    state.memory.rewind(state.length - 1)  # nothing to do, unless this round was begun before
-    last = state.committed.gather(1, state.length[:, None] - 1).to(proposal.tokens.device)  # [B, 1]
+    state.memory.rewind(state.heads)  # nothing to do, unless this round was begun before
+    last = state.committed.gather(1, state.heads.unsqueeze(1)).to(proposal.tokens.device)  # [B, 1]
     tokens = torch.cat([last, proposal.tokens], dim=1)  # [B, gamma+1]
-    count = (proposal.lengths + 1) * state.active
-    logits = state.memory.feed(tokens.to(state.device), count)
+    logits = state.memory.feed(tokens.to(state.device))  # commit() takes back what is padding or rejected
     p = state.sampling.probabilities(logits, _texts_before(state, proposal))
     proposal.tokens, proposal.q = proposal.tokens.to(p.device), proposal.q.to(p.device)
     state.stopwatch.mark("target")
@@ -261,9 +261,9 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
             )
         )
     _append(state, done, reasons)
-    state.memory.rewind(state.length - 1)
+    state.memory.rewind(state.heads)
     if state.session is not None:
-        state.session.rewind(state.length - 1)
+        state.session.rewind(state.heads)
     state.stopwatch.mark("commit")
     seconds = state.stopwatch.seconds()
     for round in filter(None, done):
@@ -376,6 +376,7 @@ def _append(state, done, reasons):
             committed[row, lengths[row] : lengths[row] + len(tokens)] = tokens
             lengths[row] += len(tokens)
     state.length = torch.tensor(lengths)
+    state.heads = state.length - 1
     state.round += 1
     state.history.append(done)
     _finish(state, reasons)

@@ -207,10 +207,9 @@ class _Forwards:
         memory, device = self.memories[name], self.models[name].device
         memory.rewind(torch.tensor([self.at]))
         fed = self.ids[:, self.at : self.at + n].to(device)
-        count = torch.tensor([n]) if name == "target" else None  # as the decoder has it
         _wait(device)
         began = time.perf_counter()
-        memory.feed(fed, count)
+        memory.feed(fed)
         _wait(device)
         if keep:
             self.seconds.setdefault((name, n), []).append(time.perf_counter() - began)
