@@ -136,6 +136,7 @@ class LeanMemory(Tape):
         self.weights, self.rows = weights, rows
         shape = (len(weights.layers), 2, rows, weights.kv_heads, capacity, weights.size)
         self.tape = torch.zeros(shape, dtype=weights.dtype)
+        self.flat = self.tape.flatten(0, 1)  # the same: keys, values, keys, values, …
         self.layers = [KeyValue(*layer) for layer in self.tape.unbind()]  # to look at
         self.buffers = {}  # by number of tokens
 
@@ -185,7 +186,7 @@ class LeanMemory(Tape):
             mask = b.causal.narrow(-1, self.capacity - first, end)
 
         new = self.tape.narrow(4, first, n).unbind() if at is None else None  # of each layer
-        seen = self.tape.narrow(4, 0, end).flatten(0, 1).unbind()  # keys, values, keys, values, … [B, K, end, s]
+        seen = self.flat.narrow(3, 0, end).unbind()  # [B, K, end, s] each
         h = torch.index_select(w.embedding, 0, tokens.flatten(), out=b.h)
         for i, layer in enumerate(w.layers[:layers]):
             layer.qkv.product(self._normed(b), out=b.qkv)
