@@ -75,6 +75,10 @@ def _profile(options) -> int:
     from specviz.sampling import SamplingParams
 
     prompts = PROMPTS if options.prompts is None else _lines(options.prompts)
+    if options.html is not None and options.html == options.json:
+        raise ValueError(
+            f"--html {options.html} and --json {options.json}: one would overwrite the other; name two files."
+        )
     for path in filter(None, (options.html, options.json)):
         _check_writable(path)
     if options.draft is not None and options.drafter is not None:
@@ -143,7 +147,7 @@ def _lines(path) -> list[str]:
         raise ValueError(f"--prompts {str(path)!r} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
     except OSError as error:
         raise ValueError(f"--prompts {str(path)!r} cannot be read: {error.strerror}.") from None
-    prompts = [line.strip() for line in text.splitlines() if line.strip()]
+    prompts = [line.strip() for line in text.split("\n") if line.strip()]
     if len(prompts) < 2:
         found = "is empty" if not prompts else "holds one prompt"
         raise ValueError(f"--prompts {str(path)!r} {found}: give at least two, one a line.")

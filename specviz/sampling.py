@@ -69,7 +69,8 @@ class SamplingParams:
         if self.temperature == 0:
             return _one_hot(logits)
         # The shift changes no probability, keeps a tiny temperature from overflowing, and makes infinities NaN.
-        logits = (logits - logits.amax(-1, keepdim=True)) / max(self.temperature, torch.finfo(logits.dtype).tiny)
+        limits = torch.finfo(logits.dtype)
+        logits = (logits - logits.amax(-1, keepdim=True)) / min(max(self.temperature, limits.tiny), limits.max)
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             logits = _keep_top_k(logits, self.top_k)
         if self.top_p is not None and self.top_p < 1:

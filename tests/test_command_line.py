@@ -112,6 +112,7 @@ def test_no_lists_of_gammas(text):
         (["profile", "tales", "--device", "abacus"], "device='abacus' cannot be used here"),
         (["profile", "tales", "--html", "{tmp}"], "is a folder: give the name of a file"),
         (["profile", "tales", "--json", "{tmp}/no/x.json"], "there is no folder"),
+        (["profile", "tales", "--json", "{tmp}/x", "--html", "{tmp}/x"], "one would overwrite the other"),
         (["profile", "tales", "--prompts", "{tmp}/none.txt"], "cannot be read: No such file"),
         (["profile", "tales", "--prompts", "{tmp}"], "cannot be read: Is a directory"),
         (["profile", "tales", "--prompts", "{tmp}/empty.txt"], "is empty: give at least two, one a line"),

@@ -18,10 +18,12 @@ from transformers import (
 )
 
 from specviz import SamplingParams, Scripted, Seeded, load_pair, speculate
+from specviz.decoding import commit, draft, target_forward
 from specviz.drafters.layer_skip import LayerSkip
 from specviz.models import kernels, lean
 from specviz.models.causal import CausalLM
 from specviz.models.memory import CausalMemory
+from specviz.verification import verify
 
 SHAPE = dict(
     hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, vocab_size=61,
@@ -145,6 +147,29 @@ def test_a_prompt_is_read_without_logits(monkeypatch):
     assert {n: kw for n, kw in read if n > 4} == {28: {"keep": 1}}
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_row_that_drafts_nothing_has_nothing_to_catch_up(fast):
+    target = CausalLM(made("llama"), fast=fast)
+    short_sighted = CausalLM(made("llama"), fast=fast, context=20)
+    long, short = speculate(target, short_sighted, [[1] * 25, [2]], gamma=3, max_new_tokens=12, seed=0, eos=())
+    assert sum(r.draft_forwards for r in long.rounds) == 0 < sum(r.draft_forwards for r in short.rounds)
+
+
+def test_a_round_of_ones_own_keeps_ordinary_tensors():
+    target, kept = CausalLM(made("llama")), []
+
+    def distilling(state):
+        proposal = draft(state)
+        p = target_forward(state, proposal)
+        kept.append(p)
+        return commit(state, proposal, p, verify(proposal.tokens, proposal.q, p, state.randomness, proposal.lengths))
+
+    speculate(target, CausalLM(made("llama")), [1, 2, 3], max_new_tokens=6, decode_round=distilling, eos=())
+    weight = torch.ones((), requires_grad=True)
+    (kept[0] * weight).sum().backward()
+    assert weight.grad is not None and not kept[0].is_inference()
+
+
 def test_layer_skip_drafts_alike_on_both_paths():
     model = made("grouped keys, tied", torch.float64)
     traces = [
@@ -182,6 +207,12 @@ def test_changed_weights_are_noticed():
     fresh = model(torch.tensor([[1, 2, 3]])).logits
     assert (after - before).abs().max() > 1e-3
     torch.testing.assert_close(after, fresh, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        model.lm_head.weight.copy_(model.lm_head.weight.roll(1, dims=0))  # the same sum
+    swapped = fast.start([[0]], 10).feed(torch.tensor([[1, 2, 3]]))
+    torch.testing.assert_close(swapped, after.roll(1, dims=-1), atol=1e-5, rtol=1e-5)
+    model.lm_head.weight.data.copy_(model.lm_head.weight.data.roll(-1, dims=0))
+    torch.testing.assert_close(fast.start([[0]], 10).feed(torch.tensor([[1, 2, 3]])), after)
     model.double()
     assert fast.start([[0]], 10).feed(torch.tensor([[1, 2, 3]])).dtype == torch.float64
 

@@ -422,6 +422,7 @@ def test_one_cost_may_be_thought_away():
     made_up = small()
     assert made_up.without("draft").c == 0 and made_up.without("verify").verify(4) == 1
     assert made_up.without("outside").overhead([0, 1, 3]) == pytest.approx([0.1] * 3)
+    assert made_up.without("draft_prompt").draft_prompt_seconds == 0
     for cost in ("draft", "verify", "outside"):
         assert made_up.without(cost).predicted(3, overhead=True) > made_up.predicted(3, overhead=True)
     with pytest.raises(ValueError, match="cost='rent'"):
@@ -452,6 +453,9 @@ def data(**changes):
         (data(colour="red"), "'colour'"),
         (data(c=-0.1), "c=-0.1: must be a time ratio"),
         (data(c="fast"), "complete profile"),
+        (small().to_json().replace('"c": 0.1', '"c": 1e999'), "c=inf: must be a time ratio"),
+        (data(new_tokens=64.5), "new_tokens=64.5: must be a whole number"),
+        ("[" * 100_000, "not the JSON of a profile"),
         (data(catch_up=-1), "catch_up=-1: must be a time ratio"),
         (data(draft_prompt_seconds=-1), "draft_prompt_seconds"),
         (data(new_tokens=0), "new_tokens"),

@@ -204,3 +204,9 @@ def test_exhaustive_refuses_misuse():
         for number, branch in enumerate(Exhaustive()):
             if number == 0:
                 branch.draw(torch.ones(1, 3, dtype=torch.float64))
+
+
+def test_distributions_that_carry_a_gradient_are_drawn_from():
+    probs = torch.full((2, 4), 0.25, requires_grad=True)
+    assert inverse_cdf(probs[:1], torch.tensor([0.6])).tolist() == [2]
+    assert inverse_cdf(probs, torch.tensor([0.6, 0.1])).tolist() == [2, 0]

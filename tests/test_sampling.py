@@ -107,3 +107,9 @@ def test_half_precision_logits_become_float32_probabilities():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SamplingParams(**settings)
+
+
+def test_a_temperature_beyond_the_numbers_of_the_dtype_is_uniform_over_what_is_allowed():
+    logits = torch.tensor([[1.0, -torch.inf, 3.0]])
+    for temperature in (1e38, 1e39, 1e200):
+        assert SamplingParams(temperature=temperature).probabilities(logits).tolist() == [[0.5, 0.0, 0.5]]

@@ -70,6 +70,10 @@ def test_the_longest_window_tried_may_not_be_the_best():
     [
         (steady(0.7, 4, 0.05, 0.75), "verification of 2 tokens costs 1.8 steps; if it cost one step, "),
         (steady(0.75, 4, 0.9, 0.0), "the draft is dear: a draft step costs 0.90 target steps and α is 0.75"),
+        (
+            steady(0.7, 4, 0.02, 0.0, draft_prompt_seconds=0.06, target_seconds=0.001, new_tokens=16),
+            "reading the prompt takes the draft 60.0 target steps, and texts have 16 tokens only; in longer texts",
+        ),
         (steady(0.05, 4, 0.1, 0.0), "acceptance is low: α is 0.05; at α = 0.8, "),
         (
             steady(0.7, 4, 0.05, 0.0, outside_seconds=nothing(4) | {"commit": [0.01] * 5}),

@@ -105,8 +105,8 @@ class ModelSession:
 
     def _catch_up(self, committed, length, drafting):
         """Feed what the memory lacks of the committed text; logits [B, V] after its last token."""
-        lengths, heads = length.tolist(), self.memory.length.tolist()
-        if max(n - head for n, head in zip(lengths, heads, strict=True)) > LONG:  # nobody looks at a prompt's logits
+        rows = zip(length.tolist(), self.memory.length.tolist(), drafting.tolist(), strict=True)
+        if max(n - head for n, head, drafts in rows if drafts) > LONG:  # nobody looks at a prompt's logits
             getattr(self.memory, "fill", self.memory.feed)(*self._lacking(committed, length - 1, drafting))
         tokens, count = self._lacking(committed, length, drafting)
         logits = self.memory.feed(tokens, count)

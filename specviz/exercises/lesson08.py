@@ -54,7 +54,7 @@ def _judge_v(answer, n, B, W, K, P, bandwidth, flops):
         return max(moving(rows), computing(n * rows))
 
     right = t(n, B) / t(1, B)
-    if np.isclose(float(answer), right, rtol=1e-9):
+    if np.isclose(float(answer), right, rtol=1e-6):
         return
     known = {
         "that is a time. V compares it with the same batch's forward over one token: divide by t(1, B).": t(n, B),
@@ -79,7 +79,7 @@ def _judge_v(answer, n, B, W, K, P, bandwidth, flops):
         ),
     }
     for hint, wrong in known.items():
-        if np.isclose(float(answer), wrong, rtol=1e-9):
+        if np.isclose(float(answer), wrong, rtol=1e-6):
             raise Hint(hint)
     raise Hint(f"at n = {n} and B = {B} an example has V = {right:.4g}; you returned {float(answer):.4g}.")
 
@@ -157,7 +157,11 @@ def _(gamma_by_batch):
 def _judge_gammas(answer, alpha, c, V, batches):
     if answer is None:
         raise Hint("return a list: the best γ for each batch size.")
-    answer = [int(gamma) for gamma in (answer.values() if isinstance(answer, dict) else answer)]
+    if isinstance(answer, dict):
+        answer = [answer.get(B) for B in batches]
+    if not np.iterable(answer) or any(gamma is None or gamma != int(gamma) for gamma in answer):
+        raise Hint(f"return a list of whole numbers, the best γ for each of {batches}; you returned {answer!r}.")
+    answer = [int(gamma) for gamma in answer]
 
     def speedups(B, cost):
         return [1.0] + [theory.speedup(alpha, g, c, cost(g, B)) for g in range(1, 9)]
@@ -193,7 +197,7 @@ def _(read_metrics):
         passed = (generator.random((drafts, gamma)) < rates).cumprod(1)
         per_position, accepted = passed.sum(0).tolist(), int(passed.sum())
         answer = read_metrics(drafts, drafts * gamma, accepted, list(per_position))
-        if answer is None or len(answer) != 3:
+        if not isinstance(answer, (tuple, list)) or len(answer) != 3:
             raise Hint("return three things: α, the list of α by position, and the tokens a round.")
         alpha, by_position, tokens = answer
         by_position = np.asarray(by_position, dtype=float)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import statistics
 import time
 from functools import cached_property
@@ -28,13 +29,21 @@ def suits(model) -> bool:
 
 
 def stamp(model) -> tuple | None:
-    """Changes when a parameter is written to or moved: copies of the weights are then out of date. None: not suited.
+    """Changes when a parameter or buffer is written to or moved: copies are then out of date. None: not suited.
 
     It reads all weights once, as a forward does: writing through .data leaves no other sign.
     """
     if not suits(model):
         return None
-    return tuple((w.data_ptr(), w.dtype, w.detach().sum().item()) for w in model.parameters())
+    return tuple(_sign(w) for w in itertools.chain(model.parameters(), model.buffers()))
+
+
+@torch.no_grad()
+def _sign(w):
+    rows = w.reshape(w.shape[0] if w.ndim else 1, -1).sum(1).double() if w.numel() else w.new_zeros(1).double()
+    weighted = rows @ torch.arange(1, len(rows) + 1, dtype=rows.dtype)  # sees rows that change places
+    version = 0 if w.is_inference() else w._version
+    return w.data_ptr(), w.dtype, version, repr(weighted.item())  # as text NaN is equal to itself
 
 
 class Matrix:

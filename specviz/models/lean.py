@@ -146,10 +146,10 @@ class LeanMemory(Tape):
         if n > PIECE:
             return torch.cat([self.feed(*piece, layers) for piece in self._pieces(tokens, count)], dim=1)
         if torch.is_inference_mode_enabled():
-            logits = self._logits(self._forward(tokens, layers))
+            logits = self._logits(self._forward(tokens, layers), n)
         else:
             with torch.inference_mode():  # without autograd's bookkeeping a call costs a fifth less
-                logits = self._logits(self._forward(tokens, layers))
+                logits = self._logits(self._forward(tokens, layers), n)
             logits = logits.clone()  # made outside, and so a tensor like any other
         self.advance(n, count)
         return logits
@@ -160,9 +160,9 @@ class LeanMemory(Tape):
             self._forward(piece)
             self.advance(piece.shape[1], advance)
 
-    def _logits(self, b):
+    def _logits(self, b, n):
         """[B, n, V]"""
-        return self.weights.head.product(self._normed(b)).view(self.rows, -1, self.weights.head.outputs)
+        return self.weights.head.product(self._normed(b)).view(self.rows, n, -1)
 
     def _forward(self, tokens, layers=None):
         """Buffers with the last layer's output for tokens [B, n], which are written behind the heads."""

@@ -134,6 +134,8 @@ def _checked(target, drafter, prompts, gammas, new_tokens, sampling, runs, seed)
     if not gammas:
         raise ValueError("gammas=() is empty: give at least one γ, such as (1, 2, 4).")
     new_tokens, runs, seed = integer(new_tokens, "new_tokens", 2), integer(runs, "runs", 1), integer(seed, "seed", 0)
+    if seed >= 2**63:
+        raise ValueError(f"seed={seed}: each text has a seed of its own from there on; give one below 2**63.")
     begins = getattr(target, "start_tokens", None)  # of an encoder-decoder, whose texts do not go on from the prompt
     longest = max(map(len, prompts if begins is None else [begins]))
     if longest + new_tokens > target.context:

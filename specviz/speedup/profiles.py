@@ -76,11 +76,11 @@ class Profile:
         shares = list(self.draft_lengths.values())
         sound = all(n >= 0 for n in self.draft_lengths) and all(share >= 0 for share in shares)
         check(sound and abs(sum(shares) - 1) < 1e-9, "draft_lengths", "{length: share}, the shares summing to 1")
-        check(self.new_tokens >= 2, "new_tokens", "at least 2")
-        check(self.target_seconds > 0, "target_seconds", "positive")
-        check(self.c >= 0, "c", "a time ratio >= 0")
-        check(self.catch_up >= 0, "catch_up", "a time ratio >= 0")
-        check(self.draft_prompt_seconds >= 0, "draft_prompt_seconds", "a time >= 0")
+        check(self.new_tokens >= 2 and self.new_tokens % 1 == 0, "new_tokens", "a whole number, at least 2")
+        check(0 < self.target_seconds < np.inf, "target_seconds", "positive and finite")
+        check(0 <= self.c < np.inf, "c", "a time ratio >= 0")
+        check(0 <= self.catch_up < np.inf, "catch_up", "a time ratio >= 0")
+        check(0 <= self.draft_prompt_seconds < np.inf, "draft_prompt_seconds", "a time >= 0")
         check(self.verify_cost.get(1) == 1 and min(self.verify_cost) == 1, "verify_cost", "{n: V(n)} from V(1) = 1 on")
         check(all(cost > 0 for cost in self.verify_cost.values()), "verify_cost", "{n: V(n)}, all above 0")
         phases = f"times >= 0 for each of {', '.join(PHASES)}"
@@ -93,6 +93,7 @@ class Profile:
         for speed in self.speedups.values():
             check(0 < speed.low <= speed.median <= speed.high, "speedups", "positive, with low <= median <= high")
         check({*self.tokens_per_round} == {*self.speedups}, "tokens_per_round", "given for each γ of speedups")
+        check(all(1 <= n < np.inf for n in self.tokens_per_round.values()), "tokens_per_round", "1 or more")
 
     def __repr__(self):
         best = self.fastest
@@ -230,7 +231,7 @@ class Profile:
         """The inverse of to_json. Raises ValueError for other JSON, for another version and for bad numbers."""
         try:
             data = json.loads(text, parse_constant=_refuse)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"this is not the JSON of a profile: {error}.") from error
         version = data.get("version") if isinstance(data, dict) else None
         if type(version) is not int or version != VERSION:
@@ -259,16 +260,19 @@ class Profile:
         return cls.from_json(BUNDLED[name].read_text(encoding="utf-8"))
 
     def without(self, cost: str) -> Profile:
-        """The same pair were one cost gone: "draft" (its steps), "verify" (V = 1), or "outside" (beyond plain's)."""
+        """The same pair were one cost gone: "draft" (its steps), "draft_prompt" (the draft's reading of the prompt),
+        "verify" (V = 1), or "outside" (beyond plain's)."""
         if cost == "draft":
-            return replace(self, c=0.0, catch_up=0.0, draft_prompt_seconds=0.0)
+            return replace(self, c=0.0, catch_up=0.0)
+        if cost == "draft_prompt":
+            return replace(self, draft_prompt_seconds=0.0)
         if cost == "verify":
             return replace(self, verify_cost=dict.fromkeys(self.verify_cost, 1.0))
         if cost == "outside":
             drafts = range(len(self.outside_seconds["draft"]))
             as_plain = {phase: [time for _ in drafts] for phase, time in self.plain_seconds.items()}
             return replace(self, outside_seconds=as_plain)
-        raise ValueError(f"cost={cost!r}: must be 'draft', 'verify' or 'outside'.")
+        raise ValueError(f"cost={cost!r}: must be 'draft', 'draft_prompt', 'verify' or 'outside'.")
 
 
 def expected_rounds(alphas, lengths, new_tokens):

@@ -81,6 +81,7 @@ def _what_is_dear(profile, gamma) -> str:
     intervals = [(0.0, 1.0)] * len(rates)
     others = {
         "draft": profile.without("draft"),
+        "draft_prompt": profile.without("draft_prompt"),
         "verify": profile.without("verify"),
         "outside": profile.without("outside"),
         "alpha": replace(profile, alpha_by_position=rates, alpha_intervals=intervals),
@@ -93,6 +94,11 @@ def _what_is_dear(profile, gamma) -> str:
         "draft": (
             f"the draft is dear: a draft step costs {profile.c:.2f} target steps and α is {profile.alpha:.2f}",
             "if drafts were free",
+        ),
+        "draft_prompt": (
+            f"reading the prompt takes the draft {profile.draft_prompt_seconds / profile.target_seconds:.1f} target "
+            f"steps, and texts have {profile.new_tokens} tokens only",
+            "in longer texts, or if that were free",
         ),
         "verify": (
             f"verification of {gamma + 1} tokens costs {float(profile.verify(gamma + 1)):.1f} steps",
