@@ -208,7 +208,11 @@ def tales(how, temperatures, n) -> Comparison:
         named[PLAIN] = ours(job, None, 0)
         return named | {f"specviz, γ = {gamma}": ours(job, draft, gamma) for gamma in range(1, 9)}
 
-    about = f"The bundled pair, {len(prompts)} prompts of {TALES_PROMPT} tokens, {TALES} new tokens each"
+    about = (
+        f"The bundled pair, {len(prompts)} prompts of {TALES_PROMPT} tokens, {TALES} new tokens each. Peers run at the γ "
+        "of 1, 2, 3 and 5 that was fastest on the first prompts. The last column holds what our forward gains (see "
+        f"*{PLAIN}*) as well as what speculation does"
+    )
     jobs = [Job(_way(t).capitalize(), target, prompts, SamplingParams(t), TALES, False) for t in temperatures]
     return Comparison(about, jobs, contenders)
 
@@ -285,7 +289,7 @@ def main():
     where = machine(device) + (f", threads: {args.threads}" if device.type == "cpu" else "")
     options = "".join(
         f" --{key} {getattr(args, key)}"
-        for key in ("pair", "device", "dtype")
+        for key in ("pair", "device", "dtype", "runs", "prompts", "threads")
         if getattr(args, key) != parser.get_default(key)
     )
     lines = [

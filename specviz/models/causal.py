@@ -105,7 +105,7 @@ class CausalLM(HubModel):
     fast: on a CPU, models of up to 2 GB decode through copies of their weights in the layouts that it multiplies
     fastest (kernels.py), and Llama-like ones through a forward of their own (lean.py). The logits are equal but for
     rounding, at most 1e-4 of their spread in float32 (1e-10 in float64), which is checked here. On one CUDA device,
-    the steps of decoding are recorded as CUDA graphs when they come a second time, and replayed (graphs.py). Changed
+    the steps of decoding are recorded as CUDA graphs when they first come, and replayed (graphs.py). Changed
     weights are noticed when a decoding starts; hooks and modules that were put in later are not, nor does Python code
     inside the model run on these ways: make the CausalLM anew. False leaves all to transformers.
 

@@ -24,7 +24,7 @@ TOKENS, IN_ALL = 16, 256  # recorded are feeds of at most so many tokens a row, 
 STEP = 256  # capacities are rounded up to multiples, so that texts of different lengths share slots
 FREE, FREE_BYTES = 4, 2**30  # slots that wait for another decoding, and what their tapes may take together
 WARM_UPS = 3
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # else HALF: whatever is frozen by mistake is no rounding
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # else HALF; what is frozen by mistake is off by far more
 HALF = 0.05
 
 

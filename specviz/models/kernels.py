@@ -1,4 +1,4 @@
-"""Which way of multiplying a few rows by a weight matrix this CPU likes best: measured once, in milliseconds."""
+"""Which way of multiplying a few rows by a weight matrix this CPU likes best: measured once, in a fraction of a second."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 # Row counts that are measured; others go by the next larger one, and beyond the last the layout hardly matters.
 ROWS = (1, 2, 3, 5, 9, 16)
-BUDGET = 0.01  # seconds for one way at one number of rows, at most; and SAMPLE matrices of one shape
-SAMPLE, REPEATS = 4, 5
+BUDGET = 0.01  # seconds for one way at one number of rows, after which no further repeat begins
+SAMPLE, REPEATS = 4, 5  # matrices of one shape, and how often each is multiplied at most
 LARGEST = 2**31  # bytes of weights: beyond, decoding is reading them, and there may be no room for copies
 
 

@@ -128,7 +128,7 @@ class KeyValue(NamedTuple):
 
 
 class LeanMemory(Tape):
-    """A tape [layers, 2, B, K, capacity, s] of keys and values, one head a row; what that means, CausalMemory says."""
+    """A tape [layers, 2, B, K, capacity, s] of keys and values, written at one head a row (see protocol.Memory)."""
 
     @torch.inference_mode()
     def __init__(self, weights: LeanWeights, rows: int, capacity: int):
