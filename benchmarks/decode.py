@@ -209,8 +209,8 @@ def tales(how, temperatures, n) -> Comparison:
         return named | {f"specviz, γ = {gamma}": ours(job, draft, gamma) for gamma in range(1, 9)}
 
     about = (
-        f"The bundled pair, {len(prompts)} prompts of {TALES_PROMPT} tokens, {TALES} new tokens each. Peers run at the γ "
-        "of 1, 2, 3 and 5 that was fastest on the first prompts. The last column holds what our forward gains (see "
+        f"The bundled pair, {len(prompts)} prompts of {TALES_PROMPT} tokens, {TALES} new tokens each. Peers run at the "
+        "γ of 1, 2, 3 and 5 that was fastest on the first prompts. The last column holds what our forward gains (see "
         f"*{PLAIN}*) as well as what speculation does"
     )
     jobs = [Job(_way(t).capitalize(), target, prompts, SamplingParams(t), TALES, False) for t in temperatures]

@@ -1,4 +1,4 @@
-"""Which way of multiplying a few rows by a weight matrix this CPU likes best: measured once, in a fraction of a second."""
+"""Which way of multiplying a few rows by a weight matrix this CPU likes best: measured once, within a second."""
 
 from __future__ import annotations
 
