@@ -42,10 +42,11 @@ def inverse_cdf(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     float64 total. A token of probability zero has an empty slice and never comes out, neither at u = 0 nor as u
     nears 1.
     """
-    probs = probs.detach()
+    if probs.requires_grad:
+        probs = probs.detach()
     if probs.is_cpu and u.shape == (1,):  # the same for one number: numpy has less to do for it
         cumulative = probs.cumsum(-1, dtype=torch.float64).numpy()[0]
-        token = cumulative.searchsorted(u.numpy() * cumulative[-1], side="right")
+        token = cumulative.searchsorted([u.item() * cumulative[-1]], side="right")
         if token[0] == len(cumulative):  # the product was rounded up to the total (or is NaN)
             token = cumulative.searchsorted(cumulative[-1:])
         return torch.from_numpy(token)

@@ -61,7 +61,8 @@ class SamplingParams:
         A row with NaN or +inf, or of -inf throughout, comes out as NaN throughout: the decoder finds it
         when it commits the round, without a synchronisation here. Single -inf logits are zeros.
         """
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if logits.dtype not in (torch.float32, torch.float64):
+            logits = logits.float()
         if self.processors:
             logits = self._processed(logits, texts)
         if self == PLAIN:  # nothing to do but the softmax, which turns such rows into NaN by itself

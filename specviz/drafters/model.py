@@ -66,32 +66,32 @@ class ModelSession:
 
     def propose(self, committed, length, gamma, sampling, randomness):
         rows, device = committed.shape[0], self.device
+        ends = length.tolist()
         # The draft's own context may be the shorter one; drafting x_1 .. x_n feeds length + n - 1 tokens.
         room = self.model.context + 1
-        counts = [max(0, min(g, room - n)) for g, n in zip(gamma.tolist(), length.tolist(), strict=True)]
+        counts = [max(0, min(g, room - n)) for g, n in zip(gamma.tolist(), ends, strict=True)]
         least, most = min(counts), max(counts)
         gamma = torch.tensor(counts)
-        lengths = gamma.to(device)
+        lengths = gamma.to(device)  # rows draft at position i as long as i < lengths
         on_cpu = device.type == "cpu"  # elsewhere, asking would cost more than the forwards and masks that it saves
-        drafting = lengths > 0
         everyone = least > 0  # then nothing has to be masked
         tokens, q, u = [], [], []
         for i in range(most):
             if i == 0:  # all that the memory lacks: the prompt at first, later one token or two
-                logits = self._catch_up(committed, length, gamma > 0)
+                logits = self._catch_up(committed, ends, counts)
             else:
                 logits = self.memory.feed(tokens[-1][:, None], None if i < least else (gamma > i).long())[:, -1]
-            texts = _texts(committed, length, tokens, drafting) if sampling.processors else None
+            drafting = None if everyone else i < lengths
+            texts = _texts(committed, ends, tokens, lengths > i) if sampling.processors else None
             q_i = sampling.probabilities(self._over_the_targets_ids(logits), texts)  # [B, V]
             if not everyone:
                 q_i = q_i.masked_fill(~drafting[:, None], 0)
-            token, u_i = randomness.draw(q_i, "draft", i, active=None if everyone else drafting)
+            token, u_i = randomness.draw(q_i, "draft", i, active=drafting)
             tokens.append(token), q.append(q_i), u.append(u_i)
             if on_cpu and (i + 1 < least or i + 1 == most) and self.eos.isdisjoint(token.tolist()):
                 continue  # nobody ends here
-            lengths = lengths.where(~(drafting & self.ends[token]), i + 1)
-            drafting = i + 1 < lengths
-            remaining = int(drafting.sum()) if on_cpu else None
+            lengths = lengths.where(~((i < lengths) & self.ends[token]), i + 1)
+            remaining = int((i + 1 < lengths).sum()) if on_cpu else None
             everyone = remaining == rows
             if remaining == 0:
                 break
@@ -103,25 +103,32 @@ class ModelSession:
             forwards=len(tokens),
         )
 
-    def _catch_up(self, committed, length, drafting):
-        """Feed what the memory lacks of the committed text; logits [B, V] after its last token."""
-        rows = zip(length.tolist(), self.memory.length.tolist(), drafting.tolist(), strict=True)
-        if max(n - head for n, head, drafts in rows if drafts) > LONG:  # nobody looks at a prompt's logits
-            getattr(self.memory, "fill", self.memory.feed)(*self._lacking(committed, length - 1, drafting))
-        tokens, count = self._lacking(committed, length, drafting)
+    def _catch_up(self, committed, ends, drafts):
+        """Feed what the memory lacks of the committed text, up to ends; logits [B, V] after its last token.
+
+        ends, drafts [B]: lists; rows that draft nothing are fed nothing.
+        """
+        rows = zip(ends, self.memory.length.tolist(), drafts, strict=True)
+        lacking = [end - head if n else 0 for end, head, n in rows]
+        if max(lacking) > LONG:  # a prompt: nobody looks at its logits
+            but_last = [max(0, n - 1) for n in lacking]
+            getattr(self.memory, "fill", self.memory.feed)(*self._next(committed, but_last))
+            lacking = [min(1, n) for n in lacking]
+        tokens, count = self._next(committed, lacking)
         logits = self.memory.feed(tokens, count)
         if count is None:
             return logits[:, -1]
         return logits[torch.arange(len(count)), (count - 1).clamp(min=0)]
 
-    def _lacking(self, committed, length, drafting):
-        """What the memory lacks of the first length [B] tokens: tokens [B, n] and count [B], for one row None."""
-        if len(length) == 1:
-            count = None
-            tokens = committed[:, int(self.memory.length) : int(length)]
+    def _next(self, committed, lacking):
+        """The next lacking tokens of each row: tokens [B, n] and count [B], which is None for one row."""
+        heads = self.memory.length
+        if len(lacking) == 1:
+            count, begin = None, heads.item()
+            tokens = committed[:, begin : begin + lacking[0]]
         else:
-            count = torch.where(drafting, length - self.memory.length, 0)
-            at = self.memory.length[:, None] + torch.arange(int(count.max()))
+            count = torch.tensor(lacking)
+            at = heads[:, None] + torch.arange(max(lacking))
             tokens = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
         if self.model.vocab_size < self.vocab_size:
             tokens = tokens.clamp(max=self.model.vocab_size - 1)  # the target may have emitted an id that only it has
@@ -135,10 +142,10 @@ class ModelSession:
         self.memory.rewind(length)
 
 
-def _texts(committed, length, drafts, drafting):
+def _texts(committed, ends, drafts, drafting):
     """For logits processors: the ids before the token that is drafted next, None for rows that draft none."""
-    rows = zip(committed.tolist(), length.tolist(), drafting.tolist(), strict=True)
-    drafted = [[int(tokens[row]) for tokens in drafts] for row in range(len(length))]
+    rows = zip(committed.tolist(), ends, drafting.tolist(), strict=True)
+    drafted = [[int(tokens[row]) for tokens in drafts] for row in range(len(ends))]
     return [text[:end] + drafted[row] if more else None for row, (text, end, more) in enumerate(rows)]
 
 

@@ -74,4 +74,6 @@ class Tape:
         self.feed(tokens, count)
 
     def rewind(self, length: torch.Tensor | int) -> None:
-        self.length = torch.minimum(self.length, torch.as_tensor(length).cpu())
+        if not torch.is_tensor(length):
+            length = torch.tensor(length)
+        self.length = torch.minimum(self.length, length if length.is_cpu else length.cpu())
