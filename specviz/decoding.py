@@ -41,7 +41,6 @@ class State:
     prompts: list[list[int]]
     committed: torch.Tensor  # [B, T] int64 on the CPU, right-padded
     length: torch.Tensor  # [B] int64 on the CPU
-    heads: torch.Tensor  # [B] length - 1: where both memories stand between rounds, before the last committed token
     prompt_length: torch.Tensor  # [B]
     limit: torch.Tensor  # [B] on the CPU: the length at which each text ends, if nothing ends it before
     finish: list[str | None]  # why each row ended; None while it is active
@@ -53,6 +52,11 @@ class State:
     history: list[list[Round | None]] = field(default_factory=list)
     stopwatch: Stopwatch = None
     prefill_seconds: float = 0.0
+
+    @property
+    def heads(self) -> torch.Tensor:
+        """[B]: where both memories stand between rounds, before the last committed token."""
+        return self.length - 1
 
 
 # --- the loop -----------------------------------------------------------------------------------
@@ -177,7 +181,7 @@ def start(
     longest = int(limit.max())
     state = State(
         target, drafter, gamma, max_new_tokens, sampling, randomness, frozenset(eos), as_stops(stop, target), record,
-        decode_round, single, prompts, _right_padded(texts, longest), length, length - 1, length.clone(), limit,
+        decode_round, single, prompts, _right_padded(texts, longest), length, length.clone(), limit,
         [None] * len(prompts), torch.ones(len(prompts), dtype=torch.bool), target.device,
         stopwatch=Stopwatch(target.device),
     )  # fmt: skip
@@ -378,7 +382,6 @@ def _append(state, done, reasons):
             committed[row, lengths[row] : lengths[row] + len(tokens)] = tokens
             lengths[row] += len(tokens)
     state.length = torch.tensor(lengths)
-    state.heads = state.length - 1
     state.round += 1
     state.history.append(done)
     _finish(state, reasons)

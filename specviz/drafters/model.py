@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 from specviz.drafters.protocol import Proposal
 from specviz.models.tokenizers import same_tokenizer
 
-LONG = 16  # tokens
+LONG = 16  # tokens that a memory lacks: more are a prompt
 
 
 class ModelDrafter:
@@ -82,7 +82,7 @@ class ModelSession:
             else:
                 logits = self.memory.feed(tokens[-1][:, None], None if i < least else (gamma > i).long())[:, -1]
             drafting = None if everyone else i < lengths
-            texts = _texts(committed, ends, tokens, lengths > i) if sampling.processors else None
+            texts = _texts(committed, ends, tokens, i < lengths) if sampling.processors else None
             q_i = sampling.probabilities(self._over_the_targets_ids(logits), texts)  # [B, V]
             if not everyone:
                 q_i = q_i.masked_fill(~drafting[:, None], 0)
@@ -110,7 +110,7 @@ class ModelSession:
         """
         rows = zip(ends, self.memory.length.tolist(), drafts, strict=True)
         lacking = [end - head if n else 0 for end, head, n in rows]
-        if max(lacking) > LONG:  # a prompt: nobody looks at its logits
+        if max(lacking) > LONG:  # nobody looks at a prompt's logits
             but_last = [max(0, n - 1) for n in lacking]
             getattr(self.memory, "fill", self.memory.feed)(*self._next(committed, but_last))
             lacking = [min(1, n) for n in lacking]

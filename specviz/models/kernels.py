@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import statistics
 import time
 from functools import cached_property
@@ -35,13 +34,14 @@ def stamp(model) -> tuple | None:
     """
     if not suits(model):
         return None
-    return tuple(_sign(w) for w in itertools.chain(model.parameters(), model.buffers()))
+    tensors = [*model.parameters(), *model.buffers()]
+    ramp = torch.linspace(1, 2, max(w.numel() for w in tensors))  # a weighted sum sees what only changes its place
+    with torch.no_grad():
+        return tuple(_sign(w, ramp) for w in tensors)
 
 
-@torch.no_grad()
-def _sign(w):
-    rows = w.reshape(w.shape[0] if w.ndim else 1, -1).sum(1).double() if w.numel() else w.new_zeros(1).double()
-    weighted = rows @ torch.arange(1, len(rows) + 1, dtype=rows.dtype)  # sees rows that change places
+def _sign(w, ramp):
+    weighted = w.flatten().to(ramp.dtype) @ ramp[: w.numel()]
     version = 0 if w.is_inference() else w._version
     return w.data_ptr(), w.dtype, version, repr(weighted.item())  # as text NaN is equal to itself
 
