@@ -83,6 +83,17 @@ def test_the_lean_forward_gives_transformers_logits(kind, rows):
         assert differences(fast, usual, rows) < tolerance
 
 
+@pytest.mark.parametrize("kind", ["grouped keys, tied", "biases"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_large_vocabulary_has_no_table_of_first_keys(kind, rows, monkeypatch):
+    model = made(kind, torch.float64)
+    assert CausalLM(model).lean.by_token is not None
+    monkeypatch.setattr(lean, "BY_TOKEN", 1000)
+    fast = CausalLM(model)
+    assert fast.lean.by_token is None
+    assert differences(fast, CausalLM(model, fast=False), rows) < 1e-12
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_long_prompts_are_fed_in_pieces(monkeypatch, rows):
     monkeypatch.setattr(lean, "PIECE", 6)

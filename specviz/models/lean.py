@@ -18,6 +18,7 @@ from specviz.models.kernels import Matrix, tune
 from specviz.models.protocol import Tape
 
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
+BY_TOKEN = 2**24  # bytes that the table of first queries, keys and values may take
 PIECE = 256  # tokens at a time of a long prompt: masks and buffers grow with their product
 ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length of the text
 
@@ -61,6 +62,7 @@ class LeanWeights:
         self.head = Matrix(self._after(decoder.norm, model.lm_head.weight), model.lm_head.bias)
         for matrices in [*zip(*self.layers, strict=True), (self.head,)]:
             tune(list(matrices))
+        self.by_token = self._by_token()
         # Angles in float32, whatever the weights are: transformers' own rounding is part of the model.
         angle = torch.arange(context).float()[:, None] * decoder.rotary_emb.inv_freq.float()  # [context, s/2]
         scale = decoder.rotary_emb.attention_scaling
@@ -84,6 +86,34 @@ class LeanWeights:
             Matrix(mlp.down_proj.weight, mlp.down_proj.bias),
         )
 
+    def _by_token(self):
+        """[V, qkv + d + 2]: of each token the first layer's query, key and value, and the stream (see Buffers).
+
+        No text comes into them: small vocabularies look them up. None for large ones.
+        """
+        vocab_size, qkv = len(self.embedding), self.layers[0].qkv
+        if vocab_size * (qkv.outputs + self.width + 2) * self.embedding.element_size() > BY_TOKEN:
+            return None
+        table = self.embedding.new_zeros(vocab_size, qkv.outputs + self.width + 2)
+        stream = table[:, qkv.outputs : -1]
+        stream[:, :-1], stream[:, -1] = self.embedding, self.beyond
+        table[:, : qkv.outputs] = qkv.product(self.normed(stream))
+        return table
+
+    @property
+    def beyond(self):
+        """√(‖h‖² + d·ε) is the length of h with this for one more component; the norm's √d is in the matrices."""
+        return math.sqrt(self.width * self.epsilon)
+
+    def normed(self, stream, norm=None, out=None):
+        """h / √(‖h‖² + d·ε) [R, d] of a stream [R, d + 1] whose last component is beyond. norm [R, 1], out: buffers."""
+        h = stream[:, :-1]
+        if h.dtype == torch.float64:  # transformers takes the square root in float32 all the same
+            single = h.float()
+            scale = torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.epsilon)
+            return torch.div((single * scale).double(), math.sqrt(self.width), out=out)
+        return torch.div(h, torch.linalg.vector_norm(stream, dim=-1, keepdim=True, out=norm), out=out)
+
     def _paired(self, heads):
         """Rows of a query or key matrix so that the two halves of each head alternate: a rotation of the plane is
         then one complex product. Scores are sums over a head, so the order within it changes nothing."""
@@ -96,22 +126,31 @@ class LeanWeights:
         return (weight.double() * norm.weight.double() * math.sqrt(self.width)).to(weight.dtype)
 
 
+class Heads:
+    """Query, key and value [R, (H + 2K)·s], with the views that attention takes of them."""
+
+    def __init__(self, weights: LeanWeights, rows: int, n: int, qkv: torch.Tensor):
+        heads, kv, size = weights.heads, weights.kv_heads, weights.size
+        self.qkv = qkv
+        pairs = qkv.unflatten(-1, (heads + 2 * kv, size // 2, 2))
+        self.rotated = torch.view_as_complex(pairs)[:, : heads + kv]  # [R, H + K, s/2]: query and key
+        parts = qkv.unflatten(0, (rows, n)).unflatten(-1, (heads + 2 * kv, size))
+        self.query = parts[:, :, :heads].transpose(1, 2)  # [B, H, n, s]
+        self.key_value = parts[:, :, heads:].unflatten(2, (2, kv)).permute(2, 0, 3, 1, 4)  # [2, B, K, n, s]
+
+
 class Buffers:
     """What n tokens in each of B rows are computed in, with the views that every layer takes. R = B·n."""
 
     def __init__(self, weights: LeanWeights, rows: int, n: int, capacity: int):
-        heads, kv, size = weights.heads, weights.kv_heads, weights.size
         new = partial(torch.empty, dtype=weights.dtype)
-        # √(‖h‖² + d·ε) is the length of h with √(d·ε) for one more component; the norm's √d is in the matrices.
-        self.lengthened = new(rows * n, weights.width + 1).fill_(math.sqrt(weights.width * weights.epsilon))
-        self.h = self.lengthened[:, :-1]  # [R, d]: the residual stream
+        qkv = weights.layers[0].qkv.outputs
+        self.first = new(rows * n, qkv + weights.width + 2)  # a column too many: complex numbers lie at even places
+        self.stream = self.first[:, qkv:-1]
+        self.stream[:, -1] = weights.beyond
+        self.h = self.stream[:, :-1]  # [R, d]: the residual stream
         self.x, self.norm = new(rows * n, weights.width), new(rows * n, 1)
-        self.qkv = new(rows * n, (heads + 2 * kv) * size)
-        pairs = self.qkv.view(rows * n, heads + 2 * kv, size // 2, 2)
-        self.rotated = torch.view_as_complex(pairs)[:, : heads + kv]  # [R, H + K, s/2]: query and key
-        parts = self.qkv.view(rows, n, heads + 2 * kv, size)
-        self.query = parts[:, :, :heads].transpose(1, 2)  # [B, H, n, s]
-        self.key_value = parts[:, :, heads:].unflatten(2, (2, kv)).permute(2, 0, 3, 1, 4)  # [2, B, K, n, s]
+        self.heads = [Heads(weights, rows, n, x) for x in (self.first[:, :qkv], new(rows * n, qkv))]  # first, later
         self.gate_up = new(rows * n, weights.layers[0].gate_up.outputs)
         self.gate, self.up = self.gate_up.chunk(2, dim=-1)
         self.inner = new(self.gate.shape)
@@ -179,7 +218,7 @@ class LeanMemory(Tape):
             positions = self.positions(n)  # [B, n]; raises where they do not fit
             rotation = w.rotation[positions.flatten().clamp(max=len(w.rotation) - 1)]
         if first != last:
-            at = positions[None, :, None, :, None].expand(b.key_value.shape)
+            at = positions[None, :, None, :, None].expand(b.heads[0].key_value.shape)
             hidden = torch.arange(end) > positions[:, None, :, None]  # [B, 1, n, end]
             mask = torch.zeros(hidden.shape, dtype=w.dtype).masked_fill_(hidden, -torch.inf)
         elif n > 1:
@@ -187,16 +226,25 @@ class LeanMemory(Tape):
 
         new = self.tape.narrow(4, first, n).unbind() if at is None else None  # of each layer
         seen = self.flat.narrow(3, 0, end).unbind()  # [B, K, end, s] each
-        h = torch.index_select(w.embedding, 0, tokens.flatten(), out=b.h)
+        looked_up = w.by_token is not None
+        if looked_up:
+            torch.index_select(w.by_token, 0, tokens.flatten(), out=b.first)
+        else:
+            torch.index_select(w.embedding, 0, tokens.flatten(), out=b.h)
+        h = b.h
         for i, layer in enumerate(w.layers[:layers]):
-            layer.qkv.product(self._normed(b), out=b.qkv)
-            b.rotated.mul_(rotation)
+            heads = b.heads[i > 0]
+            if i > 0 or not looked_up:
+                layer.qkv.product(self._normed(b), out=heads.qkv)
+            heads.rotated.mul_(rotation)
             if at is None:
-                new[i].copy_(b.key_value)
+                new[i].copy_(heads.key_value)
             else:
-                self.tape[i].scatter_(3, at, b.key_value)
-            attended = attention(b.query, seen[2 * i], seen[2 * i + 1], attn_mask=mask)  # [B, H, n, s]
-            layer.output.add_to(h, attended.transpose(1, 2).reshape(len(h), -1))
+                self.tape[i].scatter_(3, at, heads.key_value)
+            attended = attention(heads.query, seen[2 * i], seen[2 * i + 1], attn_mask=mask)  # [B, H, n, s]
+            if n > 1:  # a single token's heads lie side by side as they are
+                attended = attended.transpose(1, 2)
+            layer.output.add_to(h, attended.reshape(self.rows * n, -1))
 
             layer.gate_up.product(self._normed(b), out=b.gate_up)
             torch.mul(F.silu(b.gate), b.up, out=b.inner)
@@ -215,14 +263,8 @@ class LeanMemory(Tape):
     def _ends(self):
         """The least and the furthest head."""
         if self.rows == 1:
-            return 2 * (self.length.item(),)
-        return tuple(int(x) for x in torch.aminmax(self.length))
+            return 2 * (self.heads.item(),)
+        return int(self.heads.min()), int(self.heads.max())
 
     def _normed(self, b):
-        """h / √(‖h‖² + d·ε), row by row."""
-        if b.h.dtype == torch.float64:  # transformers takes the square root in float32 all the same
-            single = b.h.float()
-            scale = torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.weights.epsilon)
-            return torch.div((single * scale).double(), math.sqrt(self.weights.width), out=b.x)
-        torch.linalg.vector_norm(b.lengthened, dim=-1, keepdim=True, out=b.norm)
-        return torch.div(b.h, b.norm, out=b.x)
+        return self.weights.normed(b.stream, b.norm, b.x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 
 
@@ -54,7 +55,16 @@ class Tape:
 
     def __init__(self, rows: int, capacity: int):
         self.capacity = capacity
-        self.length = torch.zeros(rows, dtype=torch.long)
+        self.heads = np.zeros(rows, np.int64)  # replaced, never written into: between two forwards that costs least
+
+    @property
+    def length(self) -> torch.Tensor:
+        """[B] int64 on the CPU: the heads, to be read."""
+        return torch.from_numpy(self.heads)
+
+    @length.setter
+    def length(self, length: torch.Tensor) -> None:
+        self.heads = length.numpy()
 
     def positions(self, n: int) -> torch.Tensor:
         """[B, n]: where the next n tokens of each row are written."""
@@ -67,13 +77,13 @@ class Tape:
         return positions
 
     def advance(self, n: int, count: torch.Tensor | None) -> None:
-        self.length = self.length + (n if count is None else count.cpu())
+        self.heads = self.heads + (n if count is None else count.cpu().numpy())
 
     def fill(self, tokens: torch.Tensor, count: torch.Tensor | None = None) -> None:
         """feed() where nobody looks at the logits: of a long prompt they are many, and cost time and room."""
         self.feed(tokens, count)
 
     def rewind(self, length: torch.Tensor | int) -> None:
-        if not torch.is_tensor(length):
-            length = torch.tensor(length)
-        self.length = torch.minimum(self.length, length if length.is_cpu else length.cpu())
+        if torch.is_tensor(length):
+            length = (length if length.is_cpu else length.cpu()).numpy()
+        self.heads = np.minimum(self.heads, length)
