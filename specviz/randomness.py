@@ -35,7 +35,7 @@ class Flipped:
         return iter((self.accepted, self.u))
 
 
-def inverse_cdf(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+def inverse_cdf(probs: torch.Tensor, u: torch.Tensor | np.ndarray) -> torch.Tensor:
     """The token in whose slice of the cumulative distribution u falls. [B, V], [B] -> [B] int64.
 
     With u [B, n], n tokens of each distribution: [B, n]. probs need not sum to 1: u in [0, 1) is scaled by their
@@ -44,13 +44,9 @@ def inverse_cdf(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     """
     if probs.requires_grad:
         probs = probs.detach()
-    if probs.is_cpu and u.shape == (1,):  # the same for one number: numpy has less to do for it
-        cumulative = probs.cumsum(-1, dtype=torch.float64).numpy()[0]
-        token = cumulative.searchsorted([u.item() * cumulative[-1]], side="right")
-        if token[0] == len(cumulative):  # the product was rounded up to the total (or is NaN)
-            token = cumulative.searchsorted(cumulative[-1:])
-        return torch.from_numpy(token)
-    home = probs.device
+    if probs.is_cpu and u.shape == (1,):  # numpy has less to do for a single number
+        return torch.from_numpy(np.array([inverse_cdf_row(probs.numpy()[0], u.item())]))
+    home, u = probs.device, torch.as_tensor(u)
     if probs.is_mps:  # no float64 there
         probs = probs.cpu()
     cumulative = probs.cumsum(-1, dtype=torch.float64)
@@ -59,6 +55,16 @@ def inverse_cdf(probs: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     token = torch.searchsorted(cumulative, point, right=True)
     last = torch.searchsorted(cumulative, total)  # the last token that adds mass
     return torch.minimum(token, last).clamp(max=probs.shape[-1] - 1).view(u.shape).to(home)
+
+
+def inverse_cdf_row(mass: np.ndarray, u: float) -> int:
+    """inverse_cdf() for one distribution, mass [V], on the CPU."""
+    cumulative = mass.cumsum(dtype=np.float64)
+    total = cumulative[-1]
+    token = int(cumulative.searchsorted(u * total, side="right"))
+    if token == len(cumulative):  # the product was rounded up to the total (or is NaN)
+        token = int(cumulative.searchsorted(total))
+    return token
 
 
 def leading_successes(success: torch.Tensor) -> torch.Tensor:
@@ -75,31 +81,40 @@ class _Uniform:
     def begin_round(self, round: int) -> None:
         self.round = round
 
-    def _uniforms(self, stream: str, slots: int, batch: int) -> torch.Tensor:
-        """[batch, at least that many slots] float64 on the CPU."""
+    def _uniforms(self, stream: str, slots: int, batch: int) -> np.ndarray:
+        """[batch, at least that many slots] float64."""
         raise NotImplementedError
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
         """Draw one token a row. probs [B, V] -> Drawn; rows that are not active give a token to ignore."""
         u = self._uniforms(stream, slot + 1, probs.shape[0])[:, slot]
-        return Drawn(inverse_cdf(probs, u), _mask(u, active))
+        return Drawn(inverse_cdf(probs, u), torch.from_numpy(_mask(u, active)))
 
     def flip(self, prob, active=None) -> Flipped:
         """Flip coins left to right until the first failure. prob [B, gamma] -> Flipped."""
         u = self._uniforms("coin", prob.shape[1], prob.shape[0])[:, : prob.shape[1]]
-        home = prob.device
+        coins, home = torch.from_numpy(u), prob.device
         if prob.is_mps:  # no float64 there
             prob = prob.cpu()
         if prob.shape[1] == 0:
-            return Flipped(torch.zeros(len(prob), dtype=torch.long, device=home), u)
-        return Flipped(leading_successes(u.to(prob.device) < prob).to(home), _mask(u, active))
+            return Flipped(torch.zeros(len(prob), dtype=torch.long, device=home), coins)
+        return Flipped(leading_successes(coins.to(prob.device) < prob).to(home), torch.from_numpy(_mask(u, active)))
+
+    # The same for a single row on the CPU, in numbers: mass [V] an array, prob a list.
+
+    def draw_row(self, mass, stream="draft", slot=0) -> int:
+        return inverse_cdf_row(mass, self._uniforms(stream, slot + 1, 1)[0, slot])
+
+    def flip_row(self, prob) -> int:
+        coins = self._uniforms("coin", len(prob), 1)[0].tolist()
+        return next((i for i, a in enumerate(prob) if not coins[i] < a), len(prob))
 
 
 def _mask(u, active):
     """u with NaN in the rows that are not active: they consume nothing."""
     if active is None or all(active.tolist()):
         return u
-    return u.masked_fill(~active.cpu().view(-1, *[1] * (u.ndim - 1)), math.nan)
+    return np.where(active.cpu().numpy().reshape(-1, *[1] * (u.ndim - 1)), u, math.nan)
 
 
 # --- Seeded -------------------------------------------------------------------------------------
@@ -141,17 +156,16 @@ class Seeded(_Uniform):
         except TypeError:
             raise ValueError(f"rows={rows!r}: must be a list of row numbers.") from None
         self.batch = None if self.rows is None else len(self.rows)
-        self._ahead, self._ahead_for = {}, None  # {(round, stream): [batch, width]}, (batch, width)
+        self._first, self._ahead = 0, np.empty((0, 0, len(STREAMS), 0))  # the uniforms of some rounds from _first on
 
     def _uniforms(self, stream, slots, batch):
-        if self._ahead_for is None or self._ahead_for[0] != batch or self._ahead_for[1] < slots:
-            self._ahead, self._ahead_for = {}, (batch, max(slots, 8))
-        if (self.round, stream) not in self._ahead:
-            self._ahead = self._block(*self._ahead_for)
-        return self._ahead[self.round, stream]
+        rounds, rows, _, width = self._ahead.shape
+        if rows != batch or width < slots or not self._first <= self.round < self._first + rounds:
+            self._first, self._ahead = self.round, self._block(batch, max(slots, 8))
+        return self._ahead[self.round - self._first, :, STREAMS.index(stream)]
 
     def _block(self, batch, width):
-        """The uniforms of this round and as many after it as AHEAD allows."""
+        """[rounds, batch, streams, width]: the uniforms of this round and as many after it as AHEAD allows."""
         rounds = max(1, AHEAD // (batch * len(STREAMS) * width))
         rows = range(batch) if self.rows is None else self.rows
         # Nested streams: each field picks one output of the generator that the fields before it seeded.
@@ -159,12 +173,7 @@ class Seeded(_Uniform):
         h = splitmix64(h, self.round + np.arange(rounds, dtype=np.uint64)[:, None])
         for count in (len(STREAMS), width):
             h = splitmix64(h[..., None], np.arange(count, dtype=np.uint64))
-        u = torch.from_numpy((h >> np.uint64(11)).astype(np.float64) * 2.0**-53)  # [rounds, batch, 3, width]
-        return {
-            (self.round + i, stream): uniforms
-            for i, of_round in enumerate(u)
-            for stream, uniforms in zip(STREAMS, of_round.unbind(1), strict=True)
-        }
+        return (h >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 # --- Scripted -----------------------------------------------------------------------------------
@@ -223,9 +232,9 @@ class Scripted(_Uniform):
 
     def _uniforms(self, stream, slots, batch):
         if self.base is None:
-            u = torch.full((batch, slots), math.nan, dtype=torch.float64)
+            u = np.full((batch, slots), math.nan)
         else:
-            u = self.base._uniforms(stream, slots, batch).clone()
+            u = self.base._uniforms(stream, slots, batch).copy()
         for row in range(batch):
             for slot in range(slots):
                 u[row, slot] = self.uniforms.get((row, self.round, stream, slot), u[row, slot])
@@ -247,6 +256,18 @@ class Scripted(_Uniform):
                 if active is None or active[row]:
                     self._missing(row, "coin", slot)
         return flipped
+
+    def draw_row(self, mass, stream="draft", slot=0) -> int:
+        if math.isnan(self._uniforms(stream, slot + 1, 1)[0, slot]):
+            self._missing(0, stream, slot)
+        return super().draw_row(mass, stream, slot)
+
+    def flip_row(self, prob) -> int:
+        accepted = super().flip_row(prob)
+        if accepted < len(prob) and prob[accepted] != 0:
+            if math.isnan(self._uniforms("coin", len(prob), 1)[0, accepted]):
+                self._missing(0, "coin", accepted)
+        return accepted
 
     def _missing(self, row, stream, slot):
         key = (row, self.round, stream, slot)
@@ -292,7 +313,7 @@ class Branch:
                 f"the {stream!r} draw is from negative probabilities; clamp them at 0, as residual() does."
             )
         tokens = self._choose((mass / mass.sum(-1, keepdim=True)).numpy(), active)
-        return Drawn(tokens.to(probs.device), torch.full((self.rows,), math.nan, dtype=torch.float64))
+        return Drawn(torch.tensor(tokens, device=probs.device), torch.full((self.rows,), math.nan, dtype=torch.float64))
 
     def flip(self, prob, active=None) -> Flipped:
         a = prob.cpu().double().numpy().clip(0, 1)  # a coin below 1.7 is a coin below 1
@@ -300,7 +321,15 @@ class Branch:
         # k leading successes: A(x_1) ... A(x_k), then a failure (none is left to fail after gamma of them)
         weights = np.cumprod(np.hstack([ones, a]), axis=1) * np.hstack([1 - a, ones])
         accepted = self._choose(weights, active)
-        return Flipped(accepted.to(prob.device), torch.full(prob.shape, math.nan, dtype=torch.float64))
+        return Flipped(
+            torch.tensor(accepted, device=prob.device), torch.full(prob.shape, math.nan, dtype=torch.float64)
+        )
+
+    def draw_row(self, mass, stream="draft", slot=0) -> int:
+        return self.draw(torch.from_numpy(mass)[None], stream, slot).token.item()
+
+    def flip_row(self, prob) -> int:
+        return self.flip(torch.tensor([prob], dtype=torch.float64)).accepted.item()
 
     def _choose(self, weights, active):
         of_row, ids = np.nonzero(weights)  # NaN counts: the decoder reports it at the commit
@@ -316,7 +345,7 @@ class Branch:
             self._taken[row] += 1
             self.weight[row] *= weights[row, choice]
             self.options[row] *= len(options)
-        return torch.tensor(chosen)
+        return chosen
 
     def _first_visit(self, path, options):
         self.unexplored += [[*path, other] for other in options[:0:-1]]

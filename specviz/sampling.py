@@ -6,6 +6,7 @@ import math
 import numbers
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from specviz.arguments import integer
@@ -77,6 +78,18 @@ class SamplingParams:
         if self.top_p is not None and self.top_p < 1:
             logits = _keep_top_p(logits, self.top_p)
         return logits.softmax(-1)
+
+    def array(self, logits: torch.Tensor) -> np.ndarray:
+        """probabilities() of a few rows of logits [n, V] on the CPU, as an array."""
+        if self.temperature or self.processors or logits.dtype not in (torch.float32, torch.float64):
+            return self.probabilities(logits).numpy()
+        logits = logits.numpy()
+        one_hot = np.zeros_like(logits)
+        for row, best in enumerate(logits.argmax(-1).tolist()):
+            one_hot[row, best] = 1
+            if not math.isfinite(logits.item(row, best)):
+                one_hot[row] = np.nan
+        return one_hot
 
     def _processed(self, logits, texts):
         if texts is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
@@ -66,3 +67,17 @@ def verify(
     next_p = left(p.gather(1, at)[:, 0], q_or_nothing.gather(1, at)[:, 0])  # [B, V]
     next_token, u_next = randomness.draw(next_p, "next", active=active)
     return Verdict(accepted, next_token, a, coins, u_next)
+
+
+def verify_row(drafts: list[int], q: list[np.ndarray], p: np.ndarray, randomness) -> tuple[int, int]:
+    """verify() for one row on the CPU, in numbers: how many drafts are accepted, and the next token.
+
+    drafts x_1 .. x_n, q [V] of each, p [n+1, V]. It decides as verify() does, but for rounding.
+    """
+    a = [min(1.0, p.item(i, x) / q[i].item(x)) for i, x in enumerate(drafts)]  # q(x) > 0: it was drawn
+    accepted = randomness.flip_row(a)
+    next_p = p[accepted]
+    if accepted < len(drafts):
+        left = np.maximum(next_p - q[accepted], 0)  # a draw needs no division by Z
+        next_p = left if left.any() else next_p
+    return accepted, randomness.draw_row(next_p, "next")

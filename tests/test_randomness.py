@@ -28,7 +28,7 @@ def test_splitmix64_gives_the_published_outputs():
 def uniforms(seed, batch, round, stream, slots, rows=None):
     source = Seeded(seed, rows)
     source.begin_round(round)
-    return source._uniforms(stream, slots, batch)[:, :slots]
+    return torch.from_numpy(source._uniforms(stream, slots, batch)[:, :slots])
 
 
 def test_every_row_round_stream_and_slot_has_its_own_uniform():

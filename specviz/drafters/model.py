@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
@@ -102,6 +103,23 @@ class ModelSession:
             torch.stack(u, 1) if u else torch.zeros(rows, 0, dtype=torch.float64),
             forwards=len(tokens),
         )
+
+    def propose_row(self, committed, end, gamma, sampling, randomness):
+        """propose() for one row on the CPU, in numbers: the drafts and the q [V] of each. sampling has no processors.
+
+        Whoever overrides propose() overrides this too.
+        """
+        gamma = min(gamma, self.model.context + 1 - end)
+        drafts, q = [], []
+        while len(drafts) < gamma and self.eos.isdisjoint(drafts[-1:]):
+            if drafts:
+                logits = self.memory.feed(torch.from_numpy(np.array([drafts[-1:]])))[:, -1]
+            else:
+                logits = self._catch_up(committed, [end], [gamma])
+            q_i = sampling.array(self._over_the_targets_ids(logits))[0]
+            drafts.append(randomness.draw_row(q_i, "draft", len(drafts)))
+            q.append(q_i)
+        return drafts, q
 
     def _catch_up(self, committed, ends, drafts):
         """Feed what the memory lacks of the committed text, up to ends; logits [B, V] after its last token.
