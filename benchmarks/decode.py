@@ -4,7 +4,7 @@
                                 [--prompts N] [--threads N] [--temperatures T …] [--out docs/decode.md]
 
 tales: plain and assisted generate() of transformers and, if it is installed, the package flashspec (pip install
-flashspec), each at its best γ of 1, 2, 3, 5 on the first prompts; and plain and speculative decoding of this package,
+flashspec), each at its best γ of 1 to 5 on the first prompts; and plain and speculative decoding of this package,
 at each γ. Texts have exactly 128 tokens (EOS does not end them) after prompts of 64.
 
 smollm2: SmolLM2-135M-Instruct edits and summarises texts (data/chats.json), and prompt lookup drafts: ours at each γ,
@@ -203,14 +203,14 @@ def tales(how, temperatures, n) -> Comparison:
     def contenders(job):
         named = {PEER_PLAIN: of_transformers(job, draft, 0)}
         for name, make in ((PEER, of_transformers), ("flashspec", of_flashspec)):
-            if (found := best_of(job, make, draft, (1, 2, 3, 5), first=3)) is not None:
+            if (found := best_of(job, make, draft, range(1, 6), first=3)) is not None:
                 named[f"{name}, γ = {found[0]}"] = found[1]
         named[PLAIN] = ours(job, None, 0)
         return named | {f"specviz, γ = {gamma}": ours(job, draft, gamma) for gamma in range(1, 9)}
 
     about = (
         f"The bundled pair, {len(prompts)} prompts of {TALES_PROMPT} tokens, {TALES} new tokens each. Peers run at the "
-        "γ of 1, 2, 3 and 5 that was fastest on the first prompts. The last column holds what our forward gains (see "
+        "γ of 1 to 5 that was fastest on the first prompts. The last column holds what our forward gains (see "
         f"*{PLAIN}*) as well as what speculation does"
     )
     jobs = [Job(_way(t).capitalize(), target, prompts, SamplingParams(t), TALES, False) for t in temperatures]
