@@ -48,14 +48,14 @@ class Clocked:
 
 @pytest.fixture
 def clocked_pair(monkeypatch):
-    clock, verify = [0.0], decoding.verify
+    clock, verify_row = [0.0], decoding.verify_row
 
     def timed_verify(*arguments):
         clock[0] += OVERHEAD
-        return verify(*arguments)
+        return verify_row(*arguments)
 
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(decoding, "verify", timed_verify)
+    monkeypatch.setattr(decoding, "verify_row", timed_verify)
     target, draft = (TableModel.random(4, order=1, seed=seed) for seed in (1, 2))
     return Clocked(target, clock, TARGET_STEP, EXTRA_TOKEN), Clocked(draft, clock, DRAFT_STEP, EXTRA_TOKEN)
 
