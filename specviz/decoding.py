@@ -1,7 +1,7 @@
 """Speculative decoding: draft, verify, accept, resample, until every row has ended.
 
 A round is draft() -> target_forward() -> verify() -> commit(); rounds(), speculate() and autoregress()
-only compose these four (Leviathan et al. 2023, Algorithm 1).
+only compose these four (Leviathan et al. 2023, Algorithm 1). decode_row() is the same round in numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from specviz.arguments import as_ids, as_prompts, as_stops, check_randomness, check_target, integer
-from specviz.drafters.model import as_drafter
+from specviz.drafters.model import ModelSession, as_drafter
 from specviz.drafters.protocol import Proposal
 from specviz.randomness import Branch, Scripted, Seeded
 from specviz.recording import build_trace, record_round
@@ -109,7 +109,7 @@ def _decode(target, drafter, prompt, on_round, settings):
 def _next_round(state):
     if state.decode_round is decode_round:
         with torch.inference_mode():  # without autograd's bookkeeping a call costs a fifth less
-            return decode_row(state) if _in_numbers(state) else decode_round(state)
+            return decode_row(state) if _can_be_numbers(state) else decode_round(state)
     done = state.decode_round(state)  # outside: what you keep of a round of your own is yours
     if not isinstance(done, list):
         raise ValueError(f"decode_round returned {done!r}: must return what commit() returns, a Round for each row.")
@@ -132,21 +132,23 @@ def decode_row(state) -> list[Round]:
     """
     end = state.length.item()
     gamma = max(0, min(state.gamma, state.limit.item() - end - 1))
-    if state.session is None or hasattr(state.session, "propose_row"):
+    if state.session is None or _proposes_in_numbers(state.session):
         state.stopwatch.start()
         state.randomness.begin_round(state.round)
         drafts, q = [], []
         if gamma:
+            state.session.rewind(state.heads)  # nothing to do, unless this round was begun before; likewise below
             drafts, q = state.session.propose_row(state.committed, end, gamma, state.sampling, state.randomness)
         forwards = len(drafts)
         state.stopwatch.mark("draft")
     else:
         proposal = draft(state)
-        n, forwards = proposal.lengths.item(), proposal.forwards
-        drafts, q = proposal.tokens[0, :n].tolist(), list(proposal.q[0, :n].cpu().numpy())
+        drafts, q = _in_numbers(state, proposal)
+        forwards = min(proposal.forwards, len(drafts))
 
+    state.memory.rewind(state.heads)
     tokens = _of_rows([[state.committed[0, end - 1].item(), *drafts]])
-    p = state.sampling.array(state.memory.feed(tokens)[0])  # [n+1, V]
+    p = state.sampling.probabilities_array(state.memory.feed(tokens)[0])  # [n+1, V]
     state.stopwatch.mark("target")
     _check_row(state, drafts, q, p)
     accepted, next_token = verify_row(drafts, q, p, state.randomness)
@@ -154,11 +156,35 @@ def decode_row(state) -> list[Round]:
     return _close(state, [(drafts, accepted, next_token, gamma, forwards, {})])
 
 
-def _in_numbers(state) -> bool:
+def _can_be_numbers(state) -> bool:
     """Whether decode_row() may stand in for decode_round()."""
     alone = len(state.prompts) == 1 and state.device.type == "cpu"
-    ours = type(state.randomness) in (Seeded, Scripted, Branch)  # others may draw in their own way
+    # Subclasses may draw, or process logits, in their own way.
+    ours = type(state.randomness) in (Seeded, Scripted, Branch) and type(state.sampling) is SamplingParams
     return alone and ours and state.record == "none" and not state.sampling.processors
+
+
+def _proposes_in_numbers(session) -> bool:
+    """Whether there is a propose_row() that stands for the session's own propose(), on the CPU."""
+    if not isinstance(session, ModelSession) or session.device.type != "cpu" or "propose" in vars(session):
+        return False
+    return "propose_row" in vars(next(cls for cls in type(session).__mro__ if "propose" in vars(cls)))
+
+
+def _in_numbers(state, proposal):
+    """Somebody else's proposal for the only row: the drafts, and the q [V] of each."""
+    n, q = proposal.lengths.item(), proposal.q.detach().cpu()
+    drafts = proposal.tokens[0, :n].tolist()
+    q = (q.float() if q.dtype == torch.bfloat16 else q)[0, :n].numpy()  # numpy has no bfloat16
+    vocab_size = state.target.vocab_size
+    if q.shape[-1] != vocab_size or not all(0 <= x < vocab_size for x in drafts):
+        raise ValueError(
+            f"drafter {state.drafter.name!r} proposed {drafts} with a q over {q.shape[-1]} ids: both must be over the "
+            f"target's ids, 0 .. {vocab_size - 1}."
+        )
+    if np.isnan(q.sum(-1)).any():
+        _refuse_rows(state, [0], [], [])
+    return drafts, list(q)
 
 
 # --- the four steps of a round ------------------------------------------------------------------
@@ -379,8 +405,7 @@ def _check_row(state, drafts, q, p):
     """_check_soundness() for the only row. q, p: arrays [V] and [n + 1, V]."""
     nan_p = any(map(math.isnan, p[:, 0].tolist()))  # throughout, or nowhere
     of_drafts = [q_i.item(x) for q_i, x in zip(q, drafts, strict=True)]
-    ours = hasattr(state.session, "propose_row")  # then q too is NaN throughout, or nowhere
-    nan_q = any(map(math.isnan, of_drafts)) if ours else any(np.isnan(q_i).any() for q_i in q)
+    nan_q = any(map(math.isnan, of_drafts))
     if nan_q or nan_p or 0 in of_drafts:
         _refuse_rows(state, [0] * nan_q, [0] * nan_p, [0] * (0 in of_drafts))
 

@@ -44,7 +44,7 @@ def inverse_cdf(probs: torch.Tensor, u: torch.Tensor | np.ndarray) -> torch.Tens
     """
     if probs.requires_grad:
         probs = probs.detach()
-    if probs.is_cpu and u.shape == (1,):  # numpy has less to do for a single number
+    if probs.is_cpu and u.shape == (1,) and probs.dtype != torch.bfloat16:  # numpy has less to do for a single number
         return torch.from_numpy(np.array([inverse_cdf_row(probs.numpy()[0], u.item())]))
     home, u = probs.device, torch.as_tensor(u)
     if probs.is_mps:  # no float64 there

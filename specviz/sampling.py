@@ -79,8 +79,8 @@ class SamplingParams:
             logits = _keep_top_p(logits, self.top_p)
         return logits.softmax(-1)
 
-    def array(self, logits: torch.Tensor) -> np.ndarray:
-        """probabilities() of a few rows of logits [n, V] on the CPU, as an array."""
+    def probabilities_array(self, logits: torch.Tensor) -> np.ndarray:
+        """probabilities() of a few rows of logits [n, V] on the CPU, as an array; greedy ones without torch's calls."""
         if self.temperature or self.processors or logits.dtype not in (torch.float32, torch.float64):
             return self.probabilities(logits).numpy()
         logits = logits.numpy()

@@ -72,9 +72,9 @@ def verify(
 def verify_row(drafts: list[int], q: list[np.ndarray], p: np.ndarray, randomness) -> tuple[int, int]:
     """verify() for one row on the CPU, in numbers: how many drafts are accepted, and the next token.
 
-    drafts x_1 .. x_n, q [V] of each, p [n+1, V]. It decides as verify() does, but for rounding.
+    drafts x_1 .. x_n, q [V] of each with q(x) > 0, p [n+1, V]. It decides as verify() does, but for rounding.
     """
-    a = [min(1.0, p.item(i, x) / q[i].item(x)) for i, x in enumerate(drafts)]  # q(x) > 0: it was drawn
+    a = [min(1.0, p.item(i, x) / q[i].item(x)) for i, x in enumerate(drafts)]
     accepted = randomness.flip_row(a)
     next_p = p[accepted]
     if accepted < len(drafts):

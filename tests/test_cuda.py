@@ -44,6 +44,8 @@ def test_target_and_draft_may_be_on_different_devices(places):
     there = speculate(pairs[0][0], pairs[1][1], PROMPTS, **settings)
     expected = speculate(*pairs[0], PROMPTS, **settings)
     assert [trace.tokens for trace in there] == [trace.tokens for trace in expected]
+    alone = speculate(pairs[0][0], pairs[1][1], PROMPTS[0], record="none", **settings)
+    assert alone.tokens == expected[0].tokens
 
 
 HALF = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.norm": "cpu", "lm_head": 0}

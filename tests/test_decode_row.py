@@ -9,8 +9,9 @@ from test_decoding import poisoned
 from tiny import decoder_pair, language_model, largest_difference, plain_law
 
 from specviz import Exhaustive, SamplingParams, Scripted, Seeded, TableModel, autoregress, decoding, rounds, speculate
-from specviz.decoding import decode_round
+from specviz.decoding import decode_round, start
 from specviz.drafters.layer_skip import LayerSkip
+from specviz.drafters.model import ModelDrafter, ModelSession
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.protocol import Proposal
 from specviz.verification import verify, verify_row
@@ -213,7 +214,86 @@ def test_other_peoples_proposals_are_checked(in_numbers):
         speculate(target, Proposing([0], [[1.0, float("nan"), 0.0]]), [0], **given)
     with pytest.raises(ValueError, match="'liar' proposed .*2.* more than the"):
         speculate(target, Proposing([0, 0], [[1.0, 0.0, 0.0]] * 2), [0], **given)
+    for token, q in ((-1, [0.0, 0.0, 1.0]), (3, [0.0, 0.0, 1.0]), (0, [1.0, 0.0])):
+        with pytest.raises(ValueError, match=rf"'liar' proposed \[{token}\] with a q over {len(q)} ids: both must be"):
+            speculate(target, Proposing([token], [q]), [0], **given)
     assert in_numbers
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_peoples_proposals_may_be_in_any_precision(dtype, in_numbers):
+    class Halved(Proposing):
+        def propose(self, *settings):
+            proposal = super().propose(*settings)
+            proposal.q, proposal.forwards = proposal.q.to(dtype), 5
+            return proposal
+
+    target, drafter = TableModel.random(3, 1, seed=4), Halved([1], [[0.25, 0.5, 0.25]])
+    here, there = both(target, drafter, [0], gamma=3, seed=1, on_round=lambda round: True)
+    assert told(here) == told(there) and here.rounds[0].draft_forwards == 1
+    assert in_numbers
+
+
+class Shorter(ModelSession):
+    def propose(self, committed, length, gamma, sampling, randomness):
+        return super().propose(committed, length, gamma.clamp(max=1), sampling, randomness)
+
+
+class ShorterByHand(ModelDrafter):
+    def start(self, *settings):
+        session = super().start(*settings)
+        propose = session.propose
+        session.propose = lambda committed, length, gamma, *rest: propose(committed, length, gamma.clamp(max=1), *rest)
+        return session
+
+
+class ShorterByClass(ModelDrafter):
+    def start(self, *settings):
+        session = super().start(*settings)
+        session.__class__ = Shorter
+        return session
+
+
+@pytest.mark.parametrize("drafter", [ShorterByClass, ShorterByHand])
+def test_a_propose_of_ones_own_is_asked(drafter, in_numbers):
+    target, draft = TableModel.random(3, 1, seed=1), TableModel.random(3, 1, seed=2)
+    trace = speculate(target, drafter(draft), [0], gamma=4, max_new_tokens=12, seed=0, record="none")
+    assert {len(r.draft_tokens) for r in trace.rounds[:-1]} == {1}
+    assert in_numbers
+
+
+def interrupted(feed, countdown):
+    """feed, whose result nobody gets to see once countdown, which several may share, is at its end."""
+
+    def interrupted_feed(*arguments):
+        logits = feed(*arguments)
+        countdown[0] -= 1
+        if countdown[0] == 0:
+            raise KeyboardInterrupt
+        return logits
+
+    return interrupted_feed
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+def test_a_round_that_was_interrupted_can_be_begun_again(drafted):
+    """At any forward: both memories go back to where they were."""
+    target, draft = TableModel.random(4, 2, seed=1), TableModel.random(4, 2, seed=2) if drafted else None
+    given = dict(gamma=3, max_new_tokens=9, seed=3, record="none")
+    whole = [r.tokens for r in rounds(target, draft, [0, 1], **given)]
+    for forward in range(1, 5 if drafted else 2):
+        state = start(target, draft, [0, 1], **given)
+        decoding.decode_row(state)
+        countdown = [forward]
+        for owner in (state, state.session) if drafted else (state,):
+            owner.memory.feed = interrupted(owner.memory.feed, countdown)
+        try:
+            decoding.decode_row(state)
+        except KeyboardInterrupt:
+            countdown[0] = -1
+        while state.active.any():
+            decoding.decode_row(state)
+        assert [done[0].tokens for done in state.history] == whole
 
 
 def test_a_script_names_the_uniform_that_it_lacks(in_numbers):
@@ -242,8 +322,9 @@ def test_a_script_names_the_uniform_that_it_lacks(in_numbers):
         dict(decode_round=four_steps),
         dict(sampling=SamplingParams(processors=[lambda ids, scores: scores])),
         dict(randomness=type("Own", (Seeded,), {})(0)),
+        dict(sampling=type("Own", (SamplingParams,), {})()),
     ],
-    ids=["recorded", "own round", "processors", "own randomness"],
+    ids=["recorded", "own round", "processors", "own randomness", "own sampling"],
 )
 def test_whoever_looks_inside_gets_the_four_steps(given, in_numbers):
     target, drafter = TableModel.random(3, 1, seed=1), TableModel.random(3, 1, seed=2)

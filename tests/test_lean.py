@@ -29,6 +29,7 @@ SHAPE = dict(
     hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, vocab_size=61,
     bos_token_id=None, eos_token_id=None, max_position_embeddings=64, initializer_range=0.15,
 )  # fmt: skip
+ODD = dict(hidden_size=15, num_attention_heads=3, num_key_value_heads=1, head_dim=6)
 LLAMA3 = dict(
     rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
     original_max_position_embeddings=32,
@@ -39,6 +40,7 @@ LEAN = {
     "one key": (LlamaForCausalLM, LlamaConfig(**SHAPE, num_key_value_heads=1)),
     "wide heads": (LlamaForCausalLM, LlamaConfig(**SHAPE, num_key_value_heads=2, head_dim=16)),
     "biases": (LlamaForCausalLM, LlamaConfig(**SHAPE, num_key_value_heads=2, attention_bias=True, mlp_bias=True)),
+    "odd width": (LlamaForCausalLM, LlamaConfig(**SHAPE | ODD)),
     "llama3's rope": (LlamaForCausalLM, LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters=LLAMA3)),
     "mistral": (MistralForCausalLM, MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=None)),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SHAPE, num_key_value_heads=2)),

@@ -210,3 +210,9 @@ def test_distributions_that_carry_a_gradient_are_drawn_from():
     probs = torch.full((2, 4), 0.25, requires_grad=True)
     assert inverse_cdf(probs[:1], torch.tensor([0.6])).tolist() == [2]
     assert inverse_cdf(probs, torch.tensor([0.6, 0.1])).tolist() == [2, 0]
+
+
+def test_bfloat16_is_drawn_from_too():
+    probs = torch.tensor([[0.25, 0.75], [0.25, 0.75]], dtype=torch.bfloat16)
+    assert inverse_cdf(probs[:1], torch.tensor([0.5])).tolist() == [1]
+    assert Seeded(0).draw(probs[:1]).token.tolist() == Seeded(0).draw(probs).token[:1].tolist()

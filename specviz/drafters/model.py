@@ -107,7 +107,7 @@ class ModelSession:
     def propose_row(self, committed, end, gamma, sampling, randomness):
         """propose() for one row on the CPU, in numbers: the drafts and the q [V] of each. sampling has no processors.
 
-        Whoever overrides propose() overrides this too.
+        A subclass with a propose() of its own is asked for that alone, unless it has this too.
         """
         gamma = min(gamma, self.model.context + 1 - end)
         drafts, q = [], []
@@ -116,7 +116,7 @@ class ModelSession:
                 logits = self.memory.feed(torch.from_numpy(np.array([drafts[-1:]])))[:, -1]
             else:
                 logits = self._catch_up(committed, [end], [gamma])
-            q_i = sampling.array(self._over_the_targets_ids(logits))[0]
+            q_i = sampling.probabilities_array(self._over_the_targets_ids(logits))[0]
             drafts.append(randomness.draw_row(q_i, "draft", len(drafts)))
             q.append(q_i)
         return drafts, q

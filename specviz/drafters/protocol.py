@@ -31,9 +31,6 @@ class DraftSession(Protocol):
         clones.
         """
 
-    # A session may also have propose_row(committed, end, gamma, sampling, randomness), for one row on the CPU of which
-    # nothing is recorded: -> drafts, a list of ids, and the q of each, arrays [V]. See ModelSession.
-
     def rewind(self, length: torch.Tensor) -> None:
         """Forget what lies beyond length [B]."""
 

@@ -87,18 +87,24 @@ class LeanWeights:
         )
 
     def _by_token(self):
-        """[V, qkv + d + 2]: of each token the first layer's query, key and value, and the stream (see Buffers).
+        """[V, first_width]: of each token the first layer's query, key and value, and the stream (see normed).
 
         No text comes into them: small vocabularies look them up. None for large ones.
         """
         vocab_size, qkv = len(self.embedding), self.layers[0].qkv
-        if vocab_size * (qkv.outputs + self.width + 2) * self.embedding.element_size() > BY_TOKEN:
+        if vocab_size * self.first_width * self.embedding.element_size() > BY_TOKEN:
             return None
-        table = self.embedding.new_zeros(vocab_size, qkv.outputs + self.width + 2)
-        stream = table[:, qkv.outputs : -1]
+        table = self.embedding.new_zeros(vocab_size, self.first_width)
+        stream = table[:, qkv.outputs : qkv.outputs + self.width + 1]
         stream[:, :-1], stream[:, -1] = self.embedding, self.beyond
         table[:, : qkv.outputs] = qkv.product(self.normed(stream))
         return table
+
+    @property
+    def first_width(self):
+        """What a token brings to the first layer: qkv + d + 1, made even, since complex numbers lie at even places."""
+        width = self.layers[0].qkv.outputs + self.width + 1
+        return width + width % 2
 
     @property
     def beyond(self):
@@ -126,7 +132,7 @@ class LeanWeights:
         return (weight.double() * norm.weight.double() * math.sqrt(self.width)).to(weight.dtype)
 
 
-class Heads:
+class Projections:
     """Query, key and value [R, (H + 2K)·s], with the views that attention takes of them."""
 
     def __init__(self, weights: LeanWeights, rows: int, n: int, qkv: torch.Tensor):
@@ -145,12 +151,13 @@ class Buffers:
     def __init__(self, weights: LeanWeights, rows: int, n: int, capacity: int):
         new = partial(torch.empty, dtype=weights.dtype)
         qkv = weights.layers[0].qkv.outputs
-        self.first = new(rows * n, qkv + weights.width + 2)  # a column too many: complex numbers lie at even places
-        self.stream = self.first[:, qkv:-1]
+        self.first = new(rows * n, weights.first_width)  # as weights.by_token
+        self.stream = self.first[:, qkv : qkv + weights.width + 1]
         self.stream[:, -1] = weights.beyond
         self.h = self.stream[:, :-1]  # [R, d]: the residual stream
         self.x, self.norm = new(rows * n, weights.width), new(rows * n, 1)
-        self.heads = [Heads(weights, rows, n, x) for x in (self.first[:, :qkv], new(rows * n, qkv))]  # first, later
+        # Of the first layer, and of all others.
+        self.projections = [Projections(weights, rows, n, x) for x in (self.first[:, :qkv], new(rows * n, qkv))]
         self.gate_up = new(rows * n, weights.layers[0].gate_up.outputs)
         self.gate, self.up = self.gate_up.chunk(2, dim=-1)
         self.inner = new(self.gate.shape)
@@ -218,7 +225,7 @@ class LeanMemory(Tape):
             positions = self.positions(n)  # [B, n]; raises where they do not fit
             rotation = w.rotation[positions.flatten().clamp(max=len(w.rotation) - 1)]
         if first != last:
-            at = positions[None, :, None, :, None].expand(b.heads[0].key_value.shape)
+            at = positions[None, :, None, :, None].expand(b.projections[0].key_value.shape)
             hidden = torch.arange(end) > positions[:, None, :, None]  # [B, 1, n, end]
             mask = torch.zeros(hidden.shape, dtype=w.dtype).masked_fill_(hidden, -torch.inf)
         elif n > 1:
@@ -233,15 +240,15 @@ class LeanMemory(Tape):
             torch.index_select(w.embedding, 0, tokens.flatten(), out=b.h)
         h = b.h
         for i, layer in enumerate(w.layers[:layers]):
-            heads = b.heads[i > 0]
+            projected = b.projections[i > 0]
             if i > 0 or not looked_up:
-                layer.qkv.product(self._normed(b), out=heads.qkv)
-            heads.rotated.mul_(rotation)
+                layer.qkv.product(self._normed(b), out=projected.qkv)
+            projected.rotated.mul_(rotation)
             if at is None:
-                new[i].copy_(heads.key_value)
+                new[i].copy_(projected.key_value)
             else:
-                self.tape[i].scatter_(3, at, heads.key_value)
-            attended = attention(heads.query, seen[2 * i], seen[2 * i + 1], attn_mask=mask)  # [B, H, n, s]
+                self.tape[i].scatter_(3, at, projected.key_value)
+            attended = attention(projected.query, seen[2 * i], seen[2 * i + 1], attn_mask=mask)  # [B, H, n, s]
             if n > 1:  # a single token's heads lie side by side as they are
                 attended = attended.transpose(1, 2)
             layer.output.add_to(h, attended.reshape(self.rows * n, -1))
@@ -263,8 +270,8 @@ class LeanMemory(Tape):
     def _ends(self):
         """The least and the furthest head."""
         if self.rows == 1:
-            return 2 * (self.heads.item(),)
-        return int(self.heads.min()), int(self.heads.max())
+            return 2 * (self._heads.item(),)
+        return int(self._heads.min()), int(self._heads.max())
 
     def _normed(self, b):
         return self.weights.normed(b.stream, b.norm, b.x)

@@ -55,16 +55,16 @@ class Tape:
 
     def __init__(self, rows: int, capacity: int):
         self.capacity = capacity
-        self.heads = np.zeros(rows, np.int64)  # replaced, never written into: between two forwards that costs least
+        self._heads = np.zeros(rows, np.int64)  # replaced, never written into: between two forwards that costs least
 
     @property
     def length(self) -> torch.Tensor:
         """[B] int64 on the CPU: the heads, to be read."""
-        return torch.from_numpy(self.heads)
+        return torch.from_numpy(self._heads)
 
     @length.setter
     def length(self, length: torch.Tensor) -> None:
-        self.heads = length.numpy()
+        self._heads = length.numpy()
 
     def positions(self, n: int) -> torch.Tensor:
         """[B, n]: where the next n tokens of each row are written."""
@@ -77,7 +77,7 @@ class Tape:
         return positions
 
     def advance(self, n: int, count: torch.Tensor | None) -> None:
-        self.heads = self.heads + (n if count is None else count.cpu().numpy())
+        self._heads = self._heads + (n if count is None else count.cpu().numpy())
 
     def fill(self, tokens: torch.Tensor, count: torch.Tensor | None = None) -> None:
         """feed() where nobody looks at the logits: of a long prompt they are many, and cost time and room."""
@@ -86,4 +86,4 @@ class Tape:
     def rewind(self, length: torch.Tensor | int) -> None:
         if torch.is_tensor(length):
             length = (length if length.is_cpu else length.cpu()).numpy()
-        self.heads = np.minimum(self.heads, length)
+        self._heads = np.minimum(self._heads, length)
