@@ -341,3 +341,26 @@ def test_a_round_at_a_time(in_numbers):
     assert all(set(r.seconds) == {"draft", "target", "verify", "commit"} for r in whole.rounds)
     assert speculate(target, drafter, [[0]], **given)[0].tokens == whole.tokens
     assert in_numbers
+
+
+@pytest.mark.parametrize("kind", ["model", "layer skip"])
+def test_both_memories_are_rewound_by_the_end_of_a_round(kind, monkeypatch):
+    if kind == "model":
+        target, drafter = TableModel.random(4, 1, seed=1), TableModel.random(4, 1, seed=4)
+    else:
+        target, drafter = language_model("llama", 1, vocab_size=12), LayerSkip(1)
+    state = start(target, drafter, [1, 2, 3], gamma=3, max_new_tokens=20, seed=0, record="none")
+    propose_row = type(state.session).propose_row
+
+    def checked(session, committed, end, *settings):
+        proposed = propose_row(session, committed, end, *settings)
+        assert state.memory.length.item() == end - 1  # also where the drafter fed it
+        return proposed
+
+    monkeypatch.setattr(type(state.session), "propose_row", checked)
+    while state.active.any():
+        decoding.decode_row(state)
+        assert state.memory.length.item() == state.length.item() - 1
+        assert state.session.memory.length.item() <= state.length.item() - 1
+    if kind == "model":  # there was something to take back
+        assert (0, 3) in {(done[0].accepted, done[0].gamma_used) for done in state.history}
