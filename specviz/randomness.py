@@ -59,7 +59,7 @@ def inverse_cdf(probs: torch.Tensor, u: torch.Tensor | np.ndarray) -> torch.Tens
 
 def inverse_cdf_row(mass: np.ndarray, u: float) -> int:
     """inverse_cdf() for one distribution, mass [V], on the CPU."""
-    cumulative = mass.cumsum(dtype=np.float64)
+    cumulative = torch.from_numpy(mass).cumsum(0, dtype=torch.float64).numpy()
     total = cumulative[-1]
     token = int(cumulative.searchsorted(u * total, side="right"))
     if token == len(cumulative):  # the product was rounded up to the total (or is NaN)
