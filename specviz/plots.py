@@ -585,13 +585,13 @@ def draw_two_rules(least, product, ax):
 
 
 def draw_speedup_curve(alpha, c, ax, *, verify_slope=0.0, max_gamma=12, profile=None):
-    """Predicted speedup over γ with its best γ, the break-even line, and the points measured in a Profile, if given."""
+    """The formula's speedup over γ with its best γ, the break-even line, and a Profile's measured points, if given."""
     from specviz.speedup.theory import best_gamma, linear_cost, speedup
 
     cost = linear_cost(verify_slope)
     gammas = np.arange(1, max_gamma + 1)
     factors, best = speedup(alpha, gammas, c, cost), int(best_gamma(alpha, c, cost, max_gamma=max_gamma))
-    ax.plot(gammas, factors, color=BLUE, linewidth=2.4, marker="o", markersize=4, label="predicted")
+    ax.plot(gammas, factors, color=BLUE, linewidth=2.4, marker="o", markersize=4, label="formula")
     highest = factors.max()
     if profile is not None:
         for gamma, speed in profile.speedups.items():
