@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch.nn.functional import pad
 
@@ -69,15 +68,16 @@ def verify(
     return Verdict(accepted, next_token, a, coins, u_next)
 
 
-def verify_row(drafts: list[int], q: list[np.ndarray], p: np.ndarray, randomness) -> tuple[int, int]:
+def verify_row(drafts: list[int], q, p, randomness) -> tuple[int, int]:
     """verify() for one row on the CPU, in numbers: how many drafts are accepted, and the next token.
 
-    drafts x_1 .. x_n, q [V] of each with q(x) > 0, p [n+1, V]. It decides as verify() does, but for rounding.
+    drafts x_1 .. x_n, and numpy's arrays: q [V] of each with q(x) > 0, p [n+1, V]. It decides as verify() does, but
+    for rounding.
     """
     a = [min(1.0, p.item(i, x) / q[i].item(x)) for i, x in enumerate(drafts)]
     accepted = randomness.flip_row(a)
     next_p = p[accepted]
     if accepted < len(drafts):
-        left = np.maximum(next_p - q[accepted], 0)  # a draw needs no division by Z
+        left = (next_p - q[accepted]).clip(min=0)  # a draw needs no division by Z
         next_p = left if left.any() else next_p
     return accepted, randomness.draw_row(next_p, "next")
