@@ -131,7 +131,7 @@ def decode_row(state) -> list[Round]:
     hundred calls of torch that take longer than what they do, and a fifth of a round.
     """
     end = state.length.item()
-    gamma = max(0, min(state.gamma, state.limit.item() - end - 1))
+    gamma = _clamped(state.gamma, end, state.limit.item())
     if state.session is None or _proposes_in_numbers(state.session):
         state.stopwatch.start()
         state.randomness.begin_round(state.round)
@@ -265,8 +265,7 @@ def draft(state) -> Proposal:
     state.stopwatch.start()
     state.randomness.begin_round(state.round)
     rows = zip(state.limit.tolist(), state.length.tolist(), state.active.tolist(), strict=True)
-    # The next token comes behind the drafts.
-    asked = [max(0, min(state.gamma, limit - length - 1)) if active else 0 for limit, length, active in rows]
+    asked = [_clamped(state.gamma, length, limit) if active else 0 for limit, length, active in rows]
     gamma = _of_rows(asked)
     if state.session is None:
         proposal = _nothing_drafted(state)
@@ -354,6 +353,11 @@ def _check_round(state, proposal):
 
 
 # --- their details ------------------------------------------------------------------------------
+
+
+def _clamped(gamma, length, limit) -> int:
+    """What a text of that length can still use of gamma drafts: the next token comes behind them."""
+    return max(0, min(gamma, limit - length - 1))
 
 
 def _texts_before(state, proposal):
