@@ -98,14 +98,14 @@ def as_ids(ids, target, name) -> list[int]:
     return ids
 
 
-def as_stops(stop, target) -> list[bytes]:
-    """Stop strings, as bytes."""
+def as_stops(stop, target) -> list[str]:
+    """Stop strings, as a list."""
     stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, (list, tuple)) or any(not isinstance(text, str) or not text for text in stops):
         raise ValueError(f"stop={stop!r}: must be a string, or a list of strings, none of them empty.")
     if stops and target.tokenizer is None:
         raise ValueError(f"stop={stop!r}: {target.name!r} has no tokenizer, so it has no text to compare.")
-    return [encodable(text, "stop").encode() for text in stops]
+    return [encodable(text, "stop") for text in stops]
 
 
 def check_target(target):

@@ -13,6 +13,8 @@ import numpy as np
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.patheffects import withStroke
 
+from specviz.text import token_label
+
 # petroff10, a palette made for readability with impaired colour vision
 BLUE, ORANGE, RED, GREY, PURPLE, TEAL = "#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#0f7f7f"
 
@@ -39,16 +41,6 @@ P_BAR = dict(facecolor=BLUE, edgecolor="black", linewidth=0.6)
 Q_BAR = dict(facecolor=ORANGE, edgecolor="black", linewidth=0.6, hatch="///")
 
 INK, SOFT, LINE, BLUE_INK = "#1d2125", "#5b626b", "#d8dde2", "#1f5f9e"
-
-
-def token_label(piece: bytes, longest: int = 9) -> str:
-    """A token as a label: its leading space as ␣, a line break as ↵, bytes that are no text as hex."""
-    try:
-        text = piece.decode()
-    except UnicodeDecodeError:
-        return "".join(f"‹{byte:02x}›" for byte in piece[:2])
-    text = text.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
-    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 # --- one round (lesson 03 and the README) ---------------------------------------------------------

@@ -1,4 +1,8 @@
-"""Text to ids and back, and the bytes of one id."""
+"""Text to ids and back, and the bytes of one id.
+
+A tokenizer here has encode(text) -> ids, decode(ids) -> text, piece(id) -> bytes and vocabulary {entry: id}; one with
+byte_fallback (see specviz.text) reads runs of those ids as a whole.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ class HubTokenizer:
         backend = getattr(hub, "backend_tokenizer", None)
         decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
         self._byte_level = decoder is not None and "ByteLevel" in json.dumps(decoder)
-        self._special = set(hub.all_special_ids) | set(hub.added_tokens_decoder)
+        self._pieces: dict[int, bytes] = {}
 
     def encode(self, text: str) -> list[int]:
         return self.hub.encode(text, verbose=False)  # the decoder itself says when a prompt is too long
@@ -59,17 +63,42 @@ class HubTokenizer:
         return self.hub.decode(list(ids), clean_up_tokenization_spaces=False)
 
     def piece(self, token: int) -> bytes:
-        """The bytes that this id adds to a text; part of a character is fine."""
-        entry = self.hub.convert_ids_to_tokens(int(token))
+        """The bytes that this id adds within a text; part of a character is fine."""
+        if token not in self._pieces:
+            self._pieces[token] = self._piece(int(token))
+        return self._pieces[token]
+
+    def _piece(self, token) -> bytes:
+        entry = self.hub.convert_ids_to_tokens(token)
         if entry is None:  # a padded vocabulary has ids without an entry
             return b""
-        if token in self._special:
-            return entry.encode()
-        if self._byte_level:
-            return bytes(_BYTE_OF[character] for character in entry)
-        if byte := re.fullmatch(r"<0x([0-9A-F]{2})>", entry):  # SentencePiece's byte fallback
+        before = self.decode(self._neighbour)
+        text = self.decode([*self._neighbour, token])
+        added = text[len(before) :]
+        whole = text.startswith(before) and "\ufffd" not in added
+        if whole and (added or len(entry) > 1):
+            return added.encode()
+        # Bytes that are no character by themselves; each kind of tokenizer has its own names for them.
+        if byte := re.fullmatch(r"<0x([0-9A-F]{2})>", entry):
             return bytes([int(byte[1], 16)])
-        return entry.replace("\u2581", " ").encode()
+        if self._byte_level:
+            return b"".join(_BYTE_OF.get(character, character.encode()) for character in entry)
+        if len(entry) == 1 and ord(entry) < 256 and not added:
+            return bytes([ord(entry)])
+        return entry.encode()
+
+    @cached_property
+    def _neighbour(self) -> list[int]:
+        """Ids in front of an id that is decoded for its own sake: at the beginning of a text it may lose its space."""
+        return list(self.hub.encode("a", add_special_tokens=False))
+
+    @cached_property
+    def byte_fallback(self) -> frozenset[int]:
+        """The ids of single bytes in a vocabulary of characters, as SentencePiece has them."""
+        entries = [f"<0x{byte:02X}>" for byte in range(256)]
+        ids = self.hub.convert_tokens_to_ids(entries)
+        known = [i is not None and self.hub.convert_ids_to_tokens(i) == entry for i, entry in zip(ids, entries)]
+        return frozenset(i for i, there in zip(ids, known, strict=True) if there)
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
@@ -77,11 +106,11 @@ class HubTokenizer:
 
 
 def _byte_of():
-    """GPT-2's printable stand-ins for the 256 bytes, as {character: byte}."""
+    """GPT-2's printable stand-ins for the 256 bytes, as {character: the byte}."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
-    table = {chr(byte): byte for byte in printable}
-    return table | {chr(256 + i): byte for i, byte in enumerate(others)}
+    table = {chr(byte): bytes([byte]) for byte in printable}
+    return table | {chr(256 + i): bytes([byte]) for i, byte in enumerate(others)}
 
 
 _BYTE_OF = _byte_of()

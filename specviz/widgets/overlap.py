@@ -9,6 +9,7 @@ import numpy as np
 import traitlets
 
 from specviz.arguments import integer
+from specviz.text import token_label
 from specviz.widgets.base import Widget
 
 MAX_BARS = 24  # more cannot be told apart, or grabbed
@@ -151,8 +152,6 @@ def situation(round, i, pieces, *, top=7) -> Situation:
         raise ValueError(f"i={i!r}: the round has {drafts} drafts, counted from 0 (behind them there is no q).")
     if integer(top, "top", 1) > MAX_BARS - 1:
         raise ValueError(f"top={top!r}: must be at most {MAX_BARS - 1}, one bar is for the rest.")
-    from specviz.plots import token_label  # it needs matplotlib
-
     p, q, drafted = round.p[i], round.q[i], round.draft_tokens[i]
     known = set(p.ids) & set(q.ids)
     likeliest = sorted(known, key=lambda token: (token != drafted, -max(p[token], q[token])))[:top]
