@@ -17,8 +17,9 @@ from specviz.arguments import as_ids, as_prompts, as_stops, check_randomness, ch
 from specviz.drafters.model import ModelSession, as_drafter
 from specviz.drafters.protocol import Proposal
 from specviz.randomness import Branch, Scripted, Seeded
-from specviz.recording import build_trace, record_round
+from specviz.recording import build_trace, record_round, written
 from specviz.sampling import SamplingParams
+from specviz.text import Continuation
 from specviz.timing import Stopwatch
 from specviz.trace import PHASES, Round, Trace
 from specviz.verification import verify, verify_row
@@ -35,7 +36,7 @@ class State:
     sampling: SamplingParams
     randomness: object
     eos: frozenset[int]
-    stop: list[bytes]
+    stop: list[str]
     record: str
     decode_round: object  # what decodes one round; decode_round() unless a lesson or a test says otherwise
     single: bool  # one prompt, given as such: results come as themselves instead of in lists
@@ -54,6 +55,7 @@ class State:
     history: list[list[Round | None]] = field(default_factory=list)
     stopwatch: Stopwatch = None
     prefill_seconds: float = 0.0
+    texts: dict[int, Continuation] = field(default_factory=dict)  # of the rows that were asked for theirs
 
 
 # --- the loop -----------------------------------------------------------------------------------
@@ -433,21 +435,10 @@ def _refuse_rows(state, nan_q, nan_p, zero_q):
 
 def _cut(state, row, emitted) -> tuple[int, str | None]:
     """How many of the emitted tokens stay, and "eos" or "stop" where one of them ends the text."""
-    text = _continuation_bytes(state, row) if state.stop else b""
-    for i, token in enumerate(emitted):
-        if token in state.eos:
-            return i + 1, "eos"
-        if state.stop:
-            before = len(text)
-            text += state.target.tokenizer.piece(token)
-            if any(text.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in state.stop):
-                return i + 1, "stop"
-    return len(emitted), None
-
-
-def _continuation_bytes(state, row) -> bytes:
-    ids = state.committed[row, state.prompt_length[row] : state.length[row]].tolist()
-    return b"".join(state.target.tokenizer.piece(token) for token in ids)
+    end = next((i for i, token in enumerate(emitted) if token in state.eos), None)
+    if state.stop and (kept := written(state, row).until_stop(emitted[:end], state.stop)):
+        return kept, "stop"
+    return (len(emitted), None) if end is None else (end + 1, "eos")
 
 
 def _outcome(drafts, accepted, next_token, kept) -> dict:

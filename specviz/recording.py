@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 
 from specviz.randomness import Seeded, inverse_cdf
+from specviz.text import Continuation, cut, parts
 from specviz.trace import Masses, Trace
 from specviz.verification import residual
 
@@ -75,13 +78,12 @@ def build_trace(state, row) -> Trace:
     rounds = [done[row] for done in state.history if done[row] is not None]
     tokens = [token for round in rounds for token in round.tokens]
     prompt, tokenizer, randomness = state.prompts[row], state.target.tokenizer, state.randomness
+    said = {} if tokenizer is None else _text_fields(state, row, tokens)
     seeded = isinstance(randomness, Seeded)
     occurring = {*prompt, *tokens, *state.eos}.union(*(_ids_of(round) for round in rounds))
     return Trace(
         prompt_tokens=prompt,
         tokens=tokens,
-        prompt=None if tokenizer is None else tokenizer.decode(prompt),
-        text=None if tokenizer is None else text_so_far(state, row),
         finish_reason=state.finish[row] or "interrupted",
         rounds=rounds,
         target=state.target.name,
@@ -96,6 +98,10 @@ def build_trace(state, row) -> Trace:
         dtype=str(state.target.dtype).removeprefix("torch."),
         prefill_seconds=state.prefill_seconds,
         pieces={} if tokenizer is None else {i: tokenizer.piece(i) for i in sorted(occurring)},
+        stop=state.stop,
+        record=state.record,
+        backend=getattr(state.memory, "backend", None),
+        **said,
     )
 
 
@@ -106,11 +112,36 @@ def _ids_of(round) -> set[int]:
     return ids - {None}
 
 
+def _text_fields(state, row, tokens) -> dict:
+    """prompt, text and parts of a Trace, for a target with a tokenizer."""
+    tokenizer, said, before = state.target.tokenizer, written(state, row), _before(state, row)
+    tokens, ended = tokens[: said.count], len(tokens) - said.count  # EOS is no text
+    whole = tokenizer.decode([*before, *tokens])
+    prompt = whole[: len(whole) - len(said.text)] if before else tokenizer.decode(state.prompts[row])
+    text = cut(said.text, state.stop)
+    fields = dict(prompt=prompt, text=text)
+    if state.record != "none":
+        added = parts(tokenizer, before, tokens) + [""] * ended
+        starts = accumulate(map(len, added), initial=0)
+        fields["parts"] = [part[: max(0, len(text) - start)] for part, start in zip(added, starts, strict=False)]
+    return fields
+
+
+def written(state, row) -> Continuation:
+    """What a row has committed, as text; without EOS, and on behind a stop string."""
+    if row not in state.texts:
+        state.texts[row] = Continuation(state.target.tokenizer, _before(state, row))
+    said = state.texts[row]
+    tokens = state.committed[row, state.prompt_length[row] + said.count : state.length[row]].tolist()
+    said.extend(tokens[:-1] if tokens and tokens[-1] in state.eos else tokens)
+    return said
+
+
+def _before(state, row) -> list[int]:
+    """The ids in front of a row's continuation: an encoder-decoder's text does not go on from its source."""
+    return [] if getattr(state.target, "start_tokens", None) else state.prompts[row]
+
+
 def text_so_far(state, row) -> str:
     """A row's continuation as text: without EOS, and up to a stop string."""
-    tokens = state.committed[row, state.prompt_length[row] : state.length[row]].tolist()
-    if tokens and tokens[-1] in state.eos:
-        tokens = tokens[:-1]
-    text = state.target.tokenizer.decode(tokens)
-    ends = [at for stop in state.stop if (at := text.find(stop.decode())) >= 0]
-    return text[: min(ends)] if ends else text
+    return cut(written(state, row).text, state.stop)

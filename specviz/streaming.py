@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from specviz.decoding import start
-from specviz.recording import build_trace, text_so_far
+from specviz.recording import build_trace, text_so_far, written
+from specviz.text import hold_back
 from specviz.trace import Trace
 
 
@@ -36,9 +37,11 @@ class Stream:
         return traces[0] if self._state.single else traces
 
     def _new_text(self, row) -> str:
-        text = text_so_far(self._state, row)
-        if self._state.finish[row] is None:
-            text = _certain(text, self._state.stop)
+        state = self._state
+        if state.finish[row] is None:
+            text = hold_back(written(state, row).settled, state.stop)
+        else:
+            text = text_so_far(state, row)
         new, self._sent[row] = text[self._sent[row] :], max(self._sent[row], len(text))
         return new
 
@@ -57,12 +60,3 @@ def stream(target, drafter, prompt, **settings) -> Stream:
             "gives the tokens of each round."
         )
     return Stream(start(target, drafter, prompt, **settings))
-
-
-def _certain(text: str, stops: list[bytes]) -> str:
-    """text without an unfinished character and without an ending that may become a stop string."""
-    text = text.rstrip("\ufffd")  # what a tokenizer makes of bytes that are no character (yet)
-    held = 0
-    for stop in (stop.decode() for stop in stops):
-        held = max([held, *(n for n in range(1, len(stop)) if text.endswith(stop[:n]))])
-    return text[: len(text) - held]

@@ -7,7 +7,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 
-VERSION = 1
+VERSION = 2
 PHASES = ("draft", "target", "verify", "commit")
 
 
@@ -75,8 +75,6 @@ class Trace:
 
     prompt_tokens: list[int]
     tokens: list[int]  # the continuation, with the EOS or the token that completed a stop string
-    prompt: str | None  # None for a model without tokenizer
-    text: str | None  # ends before EOS and before the stop string
     finish_reason: str  # eos, stop, length, context or interrupted
     rounds: list[Round]
     target: str
@@ -90,6 +88,14 @@ class Trace:
     device: str
     dtype: str
     prefill_seconds: float
+    stop: list[str]
+    record: str
+    backend: str | None  # how the target's forwards were computed, where it says so
+    rule: str = "standard"  # of acceptance: the paper's
+    # Of a model without tokenizer there is no text: these are None, and pieces is empty.
+    prompt: str | None = None  # with text, what all ids read decoded at once: half a character at its end is the text's
+    text: str | None = None  # ends before EOS and before the stop string
+    parts: list[str] | None = None  # what each token adds to text, "" for what is behind its end; not of record="none"
     pieces: dict[int, bytes] = field(default_factory=dict)  # the bytes of every id that occurs
     version: int = VERSION
 

@@ -127,8 +127,8 @@ def test_traces_that_cannot_be_replayed_get_a_message():
     assert "record='top'" in RoundPlayer(awkward(record="none")).error
     assert "max_new_tokens=0" in RoundPlayer(awkward(max_new_tokens=0)).error
     assert "version 99" in RoundPlayer(replace(trace, version=99)).error
-    later = trace.to_json().replace('"version": 1', '"version": 2')
-    assert "version 2" in RoundPlayer(later).error
+    later = trace.to_json().replace('"version": 2', '"version": 3')
+    assert "version 3" in RoundPlayer(later).error
     assert "not the JSON" in RoundPlayer("{}x").error
     assert "baseline version 99" in RoundPlayer(trace, replace(trace, version=99)).error
     player = RoundPlayer(awkward(record="none"))

@@ -41,12 +41,13 @@ def test_pieces_survive_as_bytes():
         ('{"version": 1.0}', "trace version 1.0"),
         ('{"version": true}', "trace version True"),
         (None, "not the JSON of a trace"),
-        ('{"version": 0}', "trace version 0: this specviz reads version 1"),
+        ('{"version": 0}', "trace version 0: this specviz reads version 2"),
         ("{}", "trace version None"),
         ("[1, 2]", "trace version None"),
         ("not json", "not the JSON of a trace"),
-        ('{"version": 1, "rounds": []}', "not the JSON of a complete trace"),
-        ('{"version": 1, "rounds": [{}], "pieces": {}}', "not the JSON of a complete trace"),
+        ('{"version": 1, "rounds": []}', "trace version 1: this specviz reads version 2; decode anew"),
+        ('{"version": 2, "rounds": []}', "not the JSON of a complete trace"),
+        ('{"version": 2, "rounds": [{}], "pieces": {}}', "not the JSON of a complete trace"),
     ],
 )
 def test_other_json_is_refused(text, message):
