@@ -115,18 +115,3 @@ def check_target(target):
             f"target is a {type(target).__name__}: must be a language model, such as CausalLM(model, tokenizer) around "
             "a transformers model; load_pair gives one by name."
         )
-
-
-def check_randomness(randomness, rows):
-    """ValueError unless randomness can decide the draws and coins of that many rows."""
-    if not all(hasattr(randomness, method) for method in ("begin_round", "draw", "flip")):
-        raise ValueError(
-            f"randomness={randomness!r}: must be Seeded(…), Scripted(…), or a branch of Exhaustive (for branch in "
-            "Exhaustive(): … randomness=branch)."
-        )
-    beyond = [key for key in getattr(randomness, "uniforms", ()) if key[0] >= rows]
-    if beyond:
-        raise ValueError(f"uniforms name {beyond[0]}, but rows count from 0 and prompt has {rows}.")
-    batch = getattr(randomness, "batch", None)
-    if batch is not None and batch != rows:
-        raise ValueError(f"randomness is for {batch} rows, and prompt has {rows}: give as many prompts as it has rows.")

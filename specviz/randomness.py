@@ -5,116 +5,121 @@ Seeded runs, Scripted replays with chosen uniforms, Exhaustive visits every outc
 
 from __future__ import annotations
 
+import hashlib
 import math
 import numbers
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from specviz.arguments import integer
+from specviz.arrays import as_array, as_tensor, beside
 
 STREAMS = ("draft", "coin", "next")
 
 
-@dataclass
-class Drawn:
-    token: torch.Tensor  # [B] int64, on the device of the probabilities
-    u: torch.Tensor  # [B] float64, on the CPU; NaN where nothing was drawn
-
-    def __iter__(self):
-        return iter((self.token, self.u))
+class Drawn(NamedTuple):
+    token: np.ndarray  # [B] int64; a tensor where the probabilities are on a GPU
+    u: np.ndarray  # [B] float64; NaN where nothing was drawn
 
 
-@dataclass
-class Flipped:
-    accepted: torch.Tensor  # [B] int64: number of leading successes, on the device of the probabilities
-    u: torch.Tensor  # [B, gamma] float64, on the CPU; NaN where nothing was flipped
-
-    def __iter__(self):
-        return iter((self.accepted, self.u))
+class Flipped(NamedTuple):
+    accepted: np.ndarray  # [B] int64: leading successes, or the place of the last one
+    u: np.ndarray  # [B, gamma] float64; NaN where nothing was flipped
 
 
-def inverse_cdf(probs: torch.Tensor, u: torch.Tensor | np.ndarray) -> torch.Tensor:
+class Randomness(Protocol):
+    """What a decoder asks, with arrays or tensors. Answers are numpy's, but tokens drawn on a GPU stay there.
+
+    Rows that are not active consume nothing and count nowhere: their answers are to be ignored.
+    """
+
+    def begin(self, rows: int) -> None:
+        """A decoding of that many rows begins. Raises ValueError where this cannot decide for so many."""
+
+    def begin_round(self, round: int, length: list[int]) -> None:
+        """A round begins; length [B]: the position in each row's text of the token that comes next."""
+
+    def draw(self, probs, stream: str = "draft", slot: int = 0, active=None) -> Drawn:
+        """Draw one token a row from probs [B, V], which need not sum to 1."""
+
+    def flip(self, prob, active=None, *, last: bool = False) -> Flipped:
+        """Flip coins with success probabilities prob [B, gamma], left to right.
+
+        accepted counts the successes before the first failure. last=True flips all of them, and gives the place of
+        the last success instead (1 .. gamma, 0 if there is none), as block verification asks.
+        """
+
+    def child(self, name: str) -> Randomness:
+        """For a decoding inside a decoding (a draft that is itself decoded speculatively): other noise."""
+
+
+def inverse_cdf(probs, u):
     """The token in whose slice of the cumulative distribution u falls. [B, V], [B] -> [B] int64.
 
-    With u [B, n], n tokens of each distribution: [B, n]. probs need not sum to 1: u in [0, 1) is scaled by their
-    float64 total. A token of probability zero has an empty slice and never comes out, neither at u = 0 nor as u
-    nears 1.
+    probs need not sum to 1: u in [0, 1) is scaled by their float64 total. A token of probability zero has an empty
+    slice and never comes out, neither at u = 0 nor as u nears 1 (u * total, rounded, is below the total).
     """
-    if probs.requires_grad:
-        probs = probs.detach()
-    if probs.is_cpu and u.shape == (1,) and probs.dtype != torch.bfloat16:  # numpy has less to do for a single number
-        return torch.from_numpy(np.array([inverse_cdf_row(probs.numpy()[0], u.item())]))
-    home, u = probs.device, torch.as_tensor(u)
-    if probs.is_mps:  # no float64 there
-        probs = probs.cpu()
-    cumulative = probs.cumsum(-1, dtype=torch.float64)
-    total = cumulative[:, -1:].contiguous()
-    point = (u if u.ndim == 2 else u[:, None]).to(cumulative.device) * total
-    token = torch.searchsorted(cumulative, point, right=True)
-    last = torch.searchsorted(cumulative, total)  # the last token that adds mass
-    return torch.minimum(token, last).clamp(max=probs.shape[-1] - 1).view(u.shape).to(home)
+    home = probs.device if torch.is_tensor(probs) else None
+    token = draw_tokens(probs, as_array(torch.as_tensor(u)))
+    return token if home is None else as_tensor(token, home)
 
 
-def inverse_cdf_row(mass: np.ndarray, u: float) -> int:
-    """inverse_cdf() for one distribution, mass [V], on the CPU."""
-    cumulative = torch.from_numpy(mass).cumsum(0, dtype=torch.float64).numpy()
-    total = cumulative[-1]
-    token = int(cumulative.searchsorted(u * total, side="right"))
-    if token == len(cumulative):  # the product was rounded up to the total (or is NaN)
-        token = int(cumulative.searchsorted(total))
-    return token
-
-
-def leading_successes(success: torch.Tensor) -> torch.Tensor:
-    """[B, n] bool -> [B] int64: how many are true before the first that is not."""
-    return success.cumprod(-1).sum(-1)
+def draw_tokens(probs, u: np.ndarray):
+    """inverse_cdf() as the decoder asks for it: the tokens as numpy's array, but on the GPU where probs is there."""
+    if torch.is_tensor(probs) and not (probs.is_cpu or probs.is_cuda):
+        probs = probs.cpu()  # MPS has no float64
+    cumulative = as_array(as_tensor(probs).cumsum(-1, dtype=torch.float64))  # torch adds up twice as fast as numpy
+    beyond = cumulative > (beside(u, cumulative) * cumulative[:, -1])[:, None]
+    return beyond.argmax(-1) if isinstance(beyond, np.ndarray) else beyond.byte().argmax(-1)  # the first that is true
 
 
 class _Uniform:
     """Draws and flips decided by uniforms that a subclass supplies."""
 
     round = 0
-    batch: int | None = None  # the number of rows that can be decoded; None if any
 
-    def begin_round(self, round: int) -> None:
+    def begin_round(self, round: int, length=None) -> None:
         self.round = round
 
-    def _uniforms(self, stream: str, slots: int, batch: int) -> np.ndarray:
-        """[batch, at least that many slots] float64."""
+    def _uniforms(self, stream: str, slots: int, rows: int) -> np.ndarray:
+        """[rows, slots] float64, the caller's to keep."""
         raise NotImplementedError
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
         """Draw one token a row. probs [B, V] -> Drawn; rows that are not active give a token to ignore."""
         u = self._uniforms(stream, slot + 1, probs.shape[0])[:, slot]
-        return Drawn(inverse_cdf(probs, u), torch.from_numpy(_mask(u, active)))
+        return Drawn(draw_tokens(probs, u), _mask(u, active))
 
-    def flip(self, prob, active=None) -> Flipped:
-        """Flip coins left to right until the first failure. prob [B, gamma] -> Flipped."""
-        u = self._uniforms("coin", prob.shape[1], prob.shape[0])[:, : prob.shape[1]]
-        coins, home = torch.from_numpy(u), prob.device
-        if prob.is_mps:  # no float64 there
-            prob = prob.cpu()
-        if prob.shape[1] == 0:
-            return Flipped(torch.zeros(len(prob), dtype=torch.long, device=home), coins)
-        return Flipped(leading_successes(coins.to(prob.device) < prob).to(home), torch.from_numpy(_mask(u, active)))
+    def flip(self, prob, active=None, *, last=False) -> Flipped:
+        """Flip coins left to right until the first failure, or all of them (last). prob [B, gamma] -> Flipped."""
+        u = self._uniforms("coin", prob.shape[1], prob.shape[0])
+        success = u < _on_host(prob)
+        return Flipped((last_success if last else leading_successes)(success), _mask(u, active))
 
-    # The same for a single row on the CPU, in numbers: mass [V] an array, prob a list.
 
-    def draw_row(self, mass, stream="draft", slot=0) -> int:
-        return inverse_cdf_row(mass, self._uniforms(stream, slot + 1, 1)[0, slot])
+def leading_successes(success) -> np.ndarray:
+    """[B, n] bool -> [B] int64: how many are true before the first that is not."""
+    return np.array([row.index(False) if False in row else len(row) for row in success.tolist()])
 
-    def flip_row(self, prob) -> int:
-        coins = self._uniforms("coin", len(prob), 1)[0].tolist()
-        return next((i for i, a in enumerate(prob) if not coins[i] < a), len(prob))
+
+def last_success(success) -> np.ndarray:
+    """[B, n] bool -> [B] int64: the place of the last that is true, counted from 1; 0 if there is none."""
+    return np.array([max((place for place, true in enumerate(row, 1) if true), default=0) for row in success.tolist()])
+
+
+def _on_host(x) -> np.ndarray:
+    x = as_array(x)
+    return x if isinstance(x, np.ndarray) else x.cpu().numpy()
 
 
 def _mask(u, active):
     """u with NaN in the rows that are not active: they consume nothing."""
     if active is None or all(active.tolist()):
         return u
-    return np.where(active.cpu().numpy().reshape(-1, *[1] * (u.ndim - 1)), u, math.nan)
+    return np.where(np.array(active.tolist()).reshape(-1, *[1] * (u.ndim - 1)), u, math.nan)
 
 
 # --- Seeded -------------------------------------------------------------------------------------
@@ -155,19 +160,29 @@ class Seeded(_Uniform):
             self.rows = None if rows is None else [integer(row, "rows: a row number", 0) for row in rows]
         except TypeError:
             raise ValueError(f"rows={rows!r}: must be a list of row numbers.") from None
-        self.batch = None if self.rows is None else len(self.rows)
         self._first, self._ahead = 0, np.empty((0, 0, len(STREAMS), 0))  # the uniforms of some rounds from _first on
 
-    def _uniforms(self, stream, slots, batch):
-        rounds, rows, _, width = self._ahead.shape
-        if rows != batch or width < slots or not self._first <= self.round < self._first + rounds:
-            self._first, self._ahead = self.round, self._block(batch, max(slots, 8))
-        return self._ahead[self.round - self._first, :, STREAMS.index(stream)]
+    def begin(self, rows: int) -> None:
+        if self.rows is not None and len(self.rows) != rows:
+            raise ValueError(
+                f"randomness is for {len(self.rows)} rows, and prompt has {rows}: give as many prompts as it has rows."
+            )
 
-    def _block(self, batch, width):
-        """[rounds, batch, streams, width]: the uniforms of this round and as many after it as AHEAD allows."""
-        rounds = max(1, AHEAD // (batch * len(STREAMS) * width))
-        rows = range(batch) if self.rows is None else self.rows
+    def child(self, name: str) -> Seeded:
+        """Uniforms of another seed, hashed from this one and the name, for the same rows."""
+        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        return Seeded(int(splitmix64(splitmix64(self.seed, 0), int.from_bytes(digest, "little"))), self.rows)
+
+    def _uniforms(self, stream, slots, rows):
+        rounds, made, _, width = self._ahead.shape
+        if made != rows or width < slots or not self._first <= self.round < self._first + rounds:
+            self._first, self._ahead = self.round, self._block(rows, max(slots, 8))
+        return self._ahead[self.round - self._first, :, STREAMS.index(stream), :slots].copy()
+
+    def _block(self, rows, width):
+        """[rounds, rows, streams, width]: the uniforms of this round and as many after it as AHEAD allows."""
+        rounds = max(1, AHEAD // (rows * len(STREAMS) * width))
+        rows = range(rows) if self.rows is None else self.rows
         # Nested streams: each field picks one output of the generator that the fields before it seeded.
         h = splitmix64(self.seed, np.array(rows, np.uint64))
         h = splitmix64(h, self.round + np.arange(rounds, dtype=np.uint64)[:, None])
@@ -210,7 +225,6 @@ class Scripted(_Uniform):
         if base is not None and not isinstance(base, _Uniform):
             raise ValueError(f"base={base!r}: must be a Seeded or another Scripted.")
         self.uniforms, self.base = dict(uniforms), base
-        self.batch = None if base is None else base.batch
 
     @classmethod
     def from_trace(cls, trace) -> Scripted:
@@ -225,49 +239,45 @@ class Scripted(_Uniform):
             uniforms |= {(0, number, *slot): u for slot, u in recorded.items() if not math.isnan(u)}
         return cls(uniforms, base=None if trace.seed is None else Seeded(trace.seed, rows=[trace.row]))
 
-    def begin_round(self, round: int) -> None:
+    def begin(self, rows: int) -> None:
+        if beyond := [key for key in self.uniforms if key[0] >= rows]:
+            raise ValueError(f"uniforms name {beyond[0]}, but rows count from 0 and prompt has {rows}.")
+        if self.base is not None:
+            self.base.begin(rows)
+
+    def begin_round(self, round: int, length=None) -> None:
         super().begin_round(round)
         if self.base is not None:
-            self.base.begin_round(round)
+            self.base.begin_round(round, length)
 
-    def _uniforms(self, stream, slots, batch):
-        if self.base is None:
-            u = np.full((batch, slots), math.nan)
-        else:
-            u = self.base._uniforms(stream, slots, batch).copy()
-        for row in range(batch):
+    def child(self, name: str) -> Scripted:
+        """The base's child: a script's keys are of the outer decoding."""
+        return Scripted({}, base=None if self.base is None else self.base.child(name))
+
+    def _uniforms(self, stream, slots, rows):
+        u = np.full((rows, slots), math.nan) if self.base is None else self.base._uniforms(stream, slots, rows)
+        for row in range(rows):
             for slot in range(slots):
                 u[row, slot] = self.uniforms.get((row, self.round, stream, slot), u[row, slot])
         return u
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
         drawn = super().draw(probs, stream, slot, active)
-        for row in drawn.u.isnan().nonzero().flatten().tolist():
+        for row in np.flatnonzero(np.isnan(drawn.u)).tolist():
             if active is None or active[row]:
                 self._missing(row, stream, slot)
         return drawn
 
-    def flip(self, prob, active=None) -> Flipped:
-        flipped = super().flip(prob, active)
-        for row, slot in enumerate(flipped.accepted.tolist()):
-            # Only the coin that ended the successes can be one that was never given; at probability 0 it
-            # decided nothing.
-            if slot < prob.shape[1] and prob[row, slot] != 0 and flipped.u[row, slot].isnan():
-                if active is None or active[row]:
-                    self._missing(row, "coin", slot)
+    def flip(self, prob, active=None, *, last=False) -> Flipped:
+        flipped = super().flip(prob, active, last=last)
+        # A coin that was never given fails. Where that could have decided, it is asked for: the coin that ended the
+        # leading successes, or any behind the last success. At probability 0 it decided nothing.
+        for row, place in enumerate(flipped.accepted.tolist()):
+            if active is None or active[row]:
+                for slot in range(place, prob.shape[1] if last else min(place + 1, prob.shape[1])):
+                    if prob[row, slot] != 0 and math.isnan(flipped.u[row, slot]):
+                        self._missing(row, "coin", slot)
         return flipped
-
-    def draw_row(self, mass, stream="draft", slot=0) -> int:
-        if math.isnan(self._uniforms(stream, slot + 1, 1)[0, slot]):
-            self._missing(0, stream, slot)
-        return super().draw_row(mass, stream, slot)
-
-    def flip_row(self, prob) -> int:
-        accepted = super().flip_row(prob)
-        if accepted < len(prob) and prob[accepted] != 0:
-            if math.isnan(self._uniforms("coin", len(prob), 1)[0, accepted]):
-                self._missing(0, "coin", accepted)
-        return accepted
 
     def _missing(self, row, stream, slot):
         key = (row, self.round, stream, slot)
@@ -285,6 +295,7 @@ class Branch:
     weight: np.ndarray = field(init=False)  # [rows] float64: the probability of each row's choices
     options: np.ndarray = field(init=False)  # [rows] float64: product of the numbers of options at its choices
     unexplored: list[list[int]] = field(init=False, default_factory=list)
+    used: bool = field(init=False, default=False)  # whether a decoding began with it
 
     def __post_init__(self):
         self.weight, self.options = np.ones(len(self.paths)), np.ones(len(self.paths))
@@ -299,43 +310,44 @@ class Branch:
         """[rows]: the tree that each row is a branch of."""
         return [path[0] for path in self.paths]
 
-    @property
-    def batch(self) -> int:
-        return self.rows
+    def begin(self, rows: int) -> None:
+        if rows != self.rows:
+            raise ValueError(
+                f"randomness is a branch of {self.rows} rows, and prompt has {rows}: give [prompt] * branch.rows."
+            )
+        self.used = True
 
-    def begin_round(self, round: int) -> None:
+    def begin_round(self, round: int, length=None) -> None:
         pass
 
+    def child(self, name: str) -> Branch:
+        """Itself: choices inside a decoding are choices like any other."""
+        return self
+
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
-        mass = probs.cpu().double()
+        mass = _on_host(probs).astype(np.float64)
         if (mass < 0).any():
             raise ValueError(
                 f"the {stream!r} draw is from negative probabilities; clamp them at 0, as residual() does."
             )
-        tokens = self._choose((mass / mass.sum(-1, keepdim=True)).numpy(), active)
-        return Drawn(torch.tensor(tokens, device=probs.device), torch.full((self.rows,), math.nan, dtype=torch.float64))
+        with np.errstate(invalid="ignore"):  # rows that are not active may be of nothing but zeros
+            tokens = self._choose(mass / mass.sum(-1, keepdims=True), active)
+        return Drawn(beside(tokens, as_array(probs)), np.full(self.rows, math.nan))
 
-    def flip(self, prob, active=None) -> Flipped:
-        a = prob.cpu().double().numpy().clip(0, 1)  # a coin below 1.7 is a coin below 1
+    def flip(self, prob, active=None, *, last=False) -> Flipped:
+        a = _on_host(prob).astype(np.float64).clip(0, 1)  # a coin below 1.7 is a coin below 1
         ones = np.ones((self.rows, 1))
-        # k leading successes: A(x_1) ... A(x_k), then a failure (none is left to fail after gamma of them)
-        weights = np.cumprod(np.hstack([ones, a]), axis=1) * np.hstack([1 - a, ones])
-        accepted = self._choose(weights, active)
-        return Flipped(
-            torch.tensor(accepted, device=prob.device), torch.full(prob.shape, math.nan, dtype=torch.float64)
-        )
-
-    def draw_row(self, mass, stream="draft", slot=0) -> int:
-        return self.draw(torch.from_numpy(mass)[None], stream, slot).token.item()
-
-    def flip_row(self, prob) -> int:
-        return self.flip(torch.tensor([prob], dtype=torch.float64)).accepted.item()
+        if last:  # k: a success at k, failures behind it
+            weights = np.hstack([ones, a]) * np.cumprod(np.hstack([1 - a, ones])[:, ::-1], axis=1)[:, ::-1]
+        else:  # k leading successes: A(x_1) ... A(x_k), then a failure (none is left to fail after gamma of them)
+            weights = np.cumprod(np.hstack([ones, a]), axis=1) * np.hstack([1 - a, ones])
+        return Flipped(self._choose(weights, active), np.full(a.shape, math.nan))
 
     def _choose(self, weights, active):
         of_row, ids = np.nonzero(weights)  # NaN counts: the decoder reports it at the commit
         bounds, ids = np.searchsorted(of_row, range(self.rows + 1)).tolist(), ids.tolist()
-        chosen = [0] * self.rows
-        for row in range(self.rows) if active is None else active.nonzero().flatten().tolist():
+        chosen = np.zeros(self.rows, np.int64)
+        for row in range(self.rows) if active is None else np.flatnonzero(active.tolist()).tolist():
             path, options = self.paths[row], ids[bounds[row] : bounds[row + 1]]
             if self._taken[row] == len(path):
                 path.append(self._first_visit(path, options))
@@ -374,7 +386,8 @@ class Exhaustive:
             branch = Branch(stack[-self.rows :])
             del stack[-self.rows :]
             yield branch
-            if any(taken < len(path) for taken, path in zip(branch._taken, branch.paths, strict=True)):
+            unmet = any(taken < len(path) for taken, path in zip(branch._taken, branch.paths, strict=True))
+            if unmet or not branch.used:
                 raise RuntimeError("Exhaustive: a branch was not decoded; pass it as randomness= in the loop.")
             stack += branch.unexplored
 
@@ -392,7 +405,7 @@ class Probe(Branch):
         self._generator = np.random.default_rng(seed)
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
-        of_active = self.options if active is None else np.where(active.cpu().numpy(), self.options, 0)
+        of_active = self.options if active is None else np.where(active.tolist(), self.options, 0)
         self.draws.append(float(of_active.mean()))
         return super().draw(probs, stream, slot, active)
 

@@ -9,7 +9,7 @@ import torch
 from specviz.randomness import Seeded, inverse_cdf
 from specviz.text import Continuation, cut, parts
 from specviz.trace import Masses, Trace
-from specviz.verification import residual
+from specviz.verification import residual_mass
 
 TOP = 8
 
@@ -20,10 +20,11 @@ def record_round(record, proposal, p, verdict, active) -> list[dict]:
     if record == "none":
         return [{}] * rows
     q, before = proposal.q, p[:, :gamma]
-    left = residual(before, q)  # [B, gamma, V]
+    mass = residual_mass(before, q)  # [B, gamma, V]
+    left = mass / mass.sum(-1, keepdim=True)
     overlap = torch.minimum(before, q).sum(-1).tolist()
-    u = verdict.u_next[:, None].expand(rows, gamma + 1)
-    if_rejected = inverse_cdf(left.flatten(0, 1), u[:, :gamma].flatten()).view(rows, gamma).tolist()
+    u = verdict.u_next[:, None].expand(rows, gamma).flatten()
+    if_rejected = inverse_cdf(mass.flatten(0, 1), u).view(rows, gamma).tolist()
     after_all = p[torch.arange(rows), proposal.lengths.to(p.device)]
     if_all_accepted = inverse_cdf(after_all, verdict.u_next).tolist()
 
@@ -49,6 +50,7 @@ def record_round(record, proposal, p, verdict, active) -> list[dict]:
                 overlap=overlap[row][:length],
                 next_if_rejected=if_rejected[row][:length] if replayable else None,
                 next_if_all_accepted=if_all_accepted[row] if replayable else None,
+                judged={name: values[row, :length].tolist() for name, values in verdict.judged.items()},
             )
         )
     return fields
@@ -74,13 +76,13 @@ def _masses(distributions, ids) -> list[Masses]:
 
 
 def build_trace(state, row) -> Trace:
-    """The Trace of one row of a decoding (a specviz.decoding.State), ended or interrupted."""
+    """The Trace of one row of a decoding (a specviz.steps.State), ended or interrupted."""
     rounds = [done[row] for done in state.history if done[row] is not None]
     tokens = [token for round in rounds for token in round.tokens]
     prompt, tokenizer, randomness = state.prompts[row], state.target.tokenizer, state.randomness
     said = {} if tokenizer is None else _text_fields(state, row, tokens)
     seeded = isinstance(randomness, Seeded)
-    occurring = {*prompt, *tokens, *state.eos}.union(*(_ids_of(round) for round in rounds))
+    occurring = {*prompt, *tokens, *state.settings.eos}.union(*(_ids_of(round) for round in rounds))
     return Trace(
         prompt_tokens=prompt,
         tokens=tokens,
@@ -89,17 +91,18 @@ def build_trace(state, row) -> Trace:
         target=state.target.name,
         drafter=getattr(state.drafter, "name", None),
         gamma=state.gamma,
-        max_new_tokens=state.max_new_tokens,
+        max_new_tokens=state.settings.max_new_tokens,
         sampling=state.sampling.to_dict(),
-        eos=sorted(state.eos),
+        eos=sorted(state.settings.eos),
         seed=randomness.seed if seeded else None,
         row=randomness.rows[row] if seeded and randomness.rows else row,
         device=str(state.target.device),
         dtype=str(state.target.dtype).removeprefix("torch."),
         prefill_seconds=state.prefill_seconds,
         pieces={} if tokenizer is None else {i: tokenizer.piece(i) for i in sorted(occurring)},
-        stop=state.stop,
-        record=state.record,
+        stop=state.settings.stop,
+        record=state.settings.record,
+        rule=state.settings.rule.name,
         backend=getattr(state.memory, "backend", None),
         **said,
     )
@@ -118,9 +121,9 @@ def _text_fields(state, row, tokens) -> dict:
     tokens, ended = tokens[: said.count], len(tokens) - said.count  # EOS is no text
     whole = tokenizer.decode([*before, *tokens])
     prompt = whole[: len(whole) - len(said.text)] if before else tokenizer.decode(state.prompts[row])
-    text = cut(said.text, state.stop)
+    text = cut(said.text, state.settings.stop)
     fields = dict(prompt=prompt, text=text)
-    if state.record != "none":
+    if state.settings.record != "none":
         added = parts(tokenizer, before, tokens) + [""] * ended
         starts = accumulate(map(len, added), initial=0)
         fields["parts"] = [part[: max(0, len(text) - start)] for part, start in zip(added, starts, strict=False)]
@@ -132,8 +135,8 @@ def written(state, row) -> Continuation:
     if row not in state.texts:
         state.texts[row] = Continuation(state.target.tokenizer, _before(state, row))
     said = state.texts[row]
-    tokens = state.committed[row, state.prompt_length[row] + said.count : state.length[row]].tolist()
-    said.extend(tokens[:-1] if tokens and tokens[-1] in state.eos else tokens)
+    tokens = state.committed[row, state.prompt_lengths[row] + said.count : state.lengths[row]].tolist()
+    said.extend(tokens[:-1] if tokens and tokens[-1] in state.settings.eos else tokens)
     return said
 
 
@@ -144,4 +147,4 @@ def _before(state, row) -> list[int]:
 
 def text_so_far(state, row) -> str:
     """A row's continuation as text: without EOS, and up to a stop string."""
-    return cut(written(state, row).text, state.stop)
+    return cut(written(state, row).text, state.settings.stop)

@@ -6,10 +6,10 @@ import math
 import numbers
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from specviz.arguments import integer
+from specviz.arrays import as_array, as_tensor, namespace, places
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,6 @@ class SamplingParams:
             logits = _keep_top_p(logits, self.top_p)
         return logits.softmax(-1)
 
-    def probabilities_array(self, logits: torch.Tensor) -> np.ndarray:
-        """probabilities() of a few rows of logits [n, V] on the CPU, as an array; greedy ones without torch's calls."""
-        if self.temperature or self.processors or logits.dtype not in (torch.float32, torch.float64):
-            return self.probabilities(logits).numpy()
-        logits = logits.numpy()
-        one_hot = np.zeros_like(logits)
-        for row, best in enumerate(logits.argmax(-1).tolist()):
-            one_hot[row, best] = 1
-            if not math.isfinite(logits.item(row, best)):
-                one_hot[row] = np.nan
-        return one_hot
-
     def _processed(self, logits, texts):
         if texts is None:
             raise ValueError("texts: processors look at the text before each position; give its ids.")
@@ -114,6 +102,15 @@ class SamplingParams:
         return scores
 
 
+def as_sampling(sampling) -> SamplingParams:
+    """SamplingParams, by default of temperature 1. ValueError for anything else."""
+    if sampling is None:
+        return PLAIN
+    if not isinstance(sampling, SamplingParams):
+        raise ValueError(f"sampling={sampling!r}: must be a SamplingParams, such as SamplingParams(temperature=0.7).")
+    return sampling
+
+
 def _is_number(value) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(value) < 1e300
 
@@ -122,9 +119,15 @@ PLAIN = SamplingParams()
 
 
 def _one_hot(logits):
-    top, best = logits.max(-1, keepdim=True)  # of equal maxima the first, as torch promises
-    zero = top - top  # NaN where the largest logit is no finite number
-    return zero.expand_as(logits).scatter(-1, best, zero + 1)
+    """All mass on the largest logit: the first of equals, as argmax gives it in both libraries."""
+    rows = as_array(logits).reshape(-1, logits.shape[-1])
+    xp, every, best = namespace(rows), places(len(rows), 0, rows)[0][:, 0], rows.argmax(-1)
+    one_hot = xp.zeros_like(rows)
+    one_hot[every, best] = 1
+    finite = xp.isfinite(rows[every, best])
+    if xp is torch or not finite.all():  # a GPU is not waited for
+        one_hot = xp.where(finite[:, None], one_hot, xp.zeros_like(one_hot) + math.nan)
+    return as_tensor(one_hot, logits.device).view(logits.shape)
 
 
 def _keep_top_k(logits, k):

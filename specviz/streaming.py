@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from specviz.decoding import start
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+from specviz.decoding import decode
+from specviz.drafters.protocol import Drafter
+from specviz.models.protocol import LanguageModel
+from specviz.randomness import Randomness
 from specviz.recording import build_trace, text_so_far, written
+from specviz.rules import Rule
+from specviz.sampling import SamplingParams
+from specviz.settings import Settings
+from specviz.steps import begin, check
 from specviz.text import hold_back
 from specviz.trace import Trace
 
@@ -21,15 +31,14 @@ class Stream:
         self._sent = [0] * len(state.prompts)  # characters, by row
 
     def __iter__(self):
-        state = self._state
+        state, rounds = self._state, decode(self._state)
         while True:
             # Before the next round, not after the last: an interruption may have come between a round and its pieces.
             pieces = [self._new_text(row) for row in range(len(state.prompts))]
             if any(pieces):
                 yield pieces[0] if state.single else pieces
-            if not state.active.any():
+            if next(rounds, None) is None:
                 return
-            state.decode_round(state)
 
     @property
     def trace(self) -> Trace | list[Trace]:
@@ -39,24 +48,42 @@ class Stream:
     def _new_text(self, row) -> str:
         state = self._state
         if state.finish[row] is None:
-            text = hold_back(written(state, row).settled, state.stop)
+            text = hold_back(written(state, row).settled, state.settings.stop)
         else:
             text = text_so_far(state, row)
         new, self._sent[row] = text[self._sent[row] :], max(self._sent[row], len(text))
         return new
 
 
-def stream(target, drafter, prompt, **settings) -> Stream:
+def stream(
+    target: LanguageModel,
+    drafter: Drafter | LanguageModel | None,
+    prompt: str | Sequence,
+    *,
+    gamma: int = 4,
+    max_new_tokens: int = 64,
+    sampling: SamplingParams | None = None,
+    seed: int | None = None,
+    randomness: Randomness | None = None,
+    eos: int | Iterable[int] | None = None,
+    stop: str | Sequence[str] | None = None,
+    record: Literal["top", "full", "none"] = "top",
+    rule: str | Rule = "standard",
+    decode_round: Callable | None = None,
+) -> Stream:
     """Decode piece by piece: for piece in stream(target, drafter, prompt): print(piece, end="").
 
-    drafter=None streams plain decoding. The settings, and the errors, are those of start(). Breaking off, or
+    drafter=None streams plain decoding. The arguments, and the errors, are those of speculate(). Breaking off, or
     interrupting, keeps what was decoded: go on with the same Stream, or take its trace.
 
     Raises ValueError for a target without a tokenizer.
     """
+    settings = Settings(
+        gamma, max_new_tokens, sampling, seed, randomness, eos, stop, record, rule, decode_round
+    )  # fmt: skip
     if getattr(target, "tokenizer", None) is None:
         raise ValueError(
             f"target {getattr(target, 'name', target)!r} has no tokenizer, so there is no text to stream; rounds() "
             "gives the tokens of each round."
         )
-    return Stream(start(target, drafter, prompt, **settings))
+    return Stream(begin(check(target, drafter, prompt, settings)))

@@ -59,6 +59,7 @@ class Round:
     overlap: list[float] | None = None  # [L]: sum of min(p, q), the acceptance probability before drafting
     next_if_rejected: list[int] | None = None  # [L]: what u_next draws from the residual at each position
     next_if_all_accepted: int | None = None
+    judged: dict[str, list[float]] | None = None  # [L] each: what else the rule decided by; the standard rule has none
 
     def __repr__(self):
         return f"<Round: drafts {self.draft_tokens}, {self.accepted} accepted, {self.outcome}, next {self.next_token}>"

@@ -57,11 +57,6 @@ class LayerSkipSession(ModelSession):
         self.rewind(length - 1)  # the head belongs to the target, which has not seen these drafts yet
         return proposal
 
-    def propose_row(self, committed, end, *settings):
-        proposed = super().propose_row(committed, end, *settings)
-        self.rewind(end - 1)
-        return proposed
-
 
 class _Shared:
     """The target's memory, fed through its first layers alone."""

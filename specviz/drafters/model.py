@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from specviz.drafters.protocol import Proposal
+from specviz.arrays import as_array, as_tensor, beside, host, namespace, stacked
+from specviz.drafters.protocol import Proposal, nothing_drafted
 from specviz.models.tokenizers import same_tokenizer
 
 LONG = 16  # tokens that a memory lacks: more are a prompt
@@ -62,64 +63,44 @@ class ModelSession:
         self.model, self.memory, self.vocab_size = model, memory, vocab_size
         self.device = model.device  # asked for once: in a round it costs as much as a product
         self.eos = eos
-        self.ends = torch.zeros(vocab_size, dtype=torch.bool, device=self.device)
-        self.ends[list(eos)] = True
+        ends = torch.zeros(vocab_size, dtype=torch.bool, device=self.device)
+        ends[list(eos)] = True
+        self.ends = as_array(ends)
 
     def propose(self, committed, length, gamma, sampling, randomness):
-        rows, device = committed.shape[0], self.device
         ends = length.tolist()
         # The draft's own context may be the shorter one; drafting x_1 .. x_n feeds length + n - 1 tokens.
         room = self.model.context + 1
         counts = [max(0, min(g, room - n)) for g, n in zip(gamma.tolist(), ends, strict=True)]
-        least, most = min(counts), max(counts)
-        gamma = torch.tensor(counts)
-        lengths = gamma.to(device)  # rows draft at position i as long as i < lengths
-        on_cpu = device.type == "cpu"  # elsewhere, asking would cost more than the forwards and masks that it saves
-        everyone = least > 0  # then nothing has to be masked
+        least, most, rows = min(counts), max(counts), len(counts)
+        everyone_until = least  # before that position nothing has to be masked
+        lengths = beside(np.array(counts), self.ends)  # rows draft at position i as long as i < lengths
         tokens, q, u = [], [], []
         for i in range(most):
             if i == 0:  # all that the memory lacks: the prompt at first, later one token or two
                 logits = self._catch_up(committed, ends, counts)
             else:
-                logits = self.memory.feed(tokens[-1][:, None], None if i < least else (gamma > i).long())[:, -1]
-            drafting = None if everyone else i < lengths
-            texts = _texts(committed, ends, tokens, i < lengths) if sampling.processors else None
+                count = None if i < least else torch.tensor([int(n > i) for n in counts])
+                logits = self.memory.feed(as_tensor(tokens[-1][:, None]), count)[:, -1]
+            drafting = None if i < everyone_until else i < lengths
+            texts = _texts(committed, ends, tokens, drafting) if sampling.processors else None
             q_i = sampling.probabilities(self._over_the_targets_ids(logits), texts)  # [B, V]
-            if not everyone:
-                q_i = q_i.masked_fill(~drafting[:, None], 0)
             token, u_i = randomness.draw(q_i, "draft", i, active=drafting)
             tokens.append(token), q.append(q_i), u.append(u_i)
-            if on_cpu and (i + 1 < least or i + 1 == most) and self.eos.isdisjoint(token.tolist()):
-                continue  # nobody ends here
-            lengths = lengths.where(~((i < lengths) & self.ends[token]), i + 1)
-            remaining = int((i + 1 < lengths).sum()) if on_cpu else None
-            everyone = remaining == rows
-            if remaining == 0:
-                break
-        return Proposal(
-            torch.stack(tokens, 1) if tokens else torch.zeros(rows, 0, dtype=torch.long, device=device),
-            torch.stack(q, 1) if q else torch.zeros(rows, 0, self.vocab_size, dtype=torch.float32, device=device),
-            lengths.cpu(),
-            torch.stack(u, 1) if u else torch.zeros(rows, 0, dtype=torch.float64),
-            forwards=len(tokens),
-        )
-
-    def propose_row(self, committed, end, gamma, sampling, randomness):
-        """propose() for one row on the CPU, in numbers: the drafts and the q [V] of each. sampling has no processors.
-
-        A subclass with a propose() of its own is asked for that alone, unless it has this too.
-        """
-        gamma = min(gamma, self.model.context + 1 - end)
-        drafts, q = [], []
-        while len(drafts) < gamma and self.eos.isdisjoint(drafts[-1:]):
-            if drafts:
-                logits = self.memory.feed(torch.from_numpy(np.array([drafts[-1:]])))[:, -1]
-            else:
-                logits = self._catch_up(committed, [end], [gamma])
-            q_i = sampling.probabilities_array(self._over_the_targets_ids(logits))[0]
-            drafts.append(randomness.draw_row(q_i, "draft", len(drafts)))
-            q.append(q_i)
-        return drafts, q
+            # Where a text ends with its draft. Asking a GPU would cost more than the forwards that it saves.
+            on_cpu = isinstance(token, np.ndarray)
+            if on_cpu and self.eos.isdisjoint(token.tolist()):
+                continue
+            ended = self.ends[token] & (i < lengths)
+            lengths = namespace(token).where(ended, i + 1, lengths)
+            if on_cpu:
+                everyone_until = int(lengths.min())
+                if lengths.max() <= i + 1:
+                    break
+        if not tokens:
+            return nothing_drafted(rows, self.vocab_size, self.device)
+        (lengths,) = host(lengths)
+        return Proposal(*(as_tensor(x) for x in (stacked(tokens), stacked(q), lengths, stacked(u))), len(tokens))
 
     def _catch_up(self, committed, ends, drafts):
         """Feed what the memory lacks of the committed text, up to ends; logits [B, V] after its last token.
@@ -162,9 +143,10 @@ class ModelSession:
 
 def _texts(committed, ends, drafts, drafting):
     """For logits processors: the ids before the token that is drafted next, None for rows that draft none."""
-    rows = zip(committed.tolist(), ends, drafting.tolist(), strict=True)
-    drafted = [[int(tokens[row]) for tokens in drafts] for row in range(len(ends))]
-    return [text[:end] + drafted[row] if more else None for row, (text, end, more) in enumerate(rows)]
+    drafted = zip(*(tokens.tolist() for tokens in drafts)) if drafts else [()] * len(ends)
+    drafting = [True] * len(ends) if drafting is None else drafting.tolist()
+    rows = zip(committed.tolist(), ends, drafted, drafting, strict=True)
+    return [[*text[:end], *tokens] if more else None for text, end, tokens, more in rows]
 
 
 def as_drafter(drafter):

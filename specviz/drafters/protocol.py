@@ -17,8 +17,18 @@ class Proposal:
     lengths: torch.Tensor  # [B] int64, on the CPU: tokens drafted; what lies beyond is padding
     u: torch.Tensor  # [B, gamma] float64, on the CPU: the uniforms that drew them, NaN where none did
     forwards: int = 0  # forward passes of a draft model
-    gamma: torch.Tensor | None = None  # [B] int64: what was asked for; set by the decoder, as is round
+    gamma: list[int] | None = None  # [B]: how many were asked for; set by the decoder, as is round
     round: int | None = None
+
+
+def nothing_drafted(rows: int, vocab_size: int, device) -> Proposal:
+    """A proposal of no tokens, which leaves a round one plain step of the target."""
+    return Proposal(
+        tokens=torch.zeros(rows, 0, dtype=torch.long, device=device),
+        q=torch.zeros(rows, 0, vocab_size, device=device),
+        lengths=torch.zeros(rows, dtype=torch.long),
+        u=torch.zeros(rows, 0, dtype=torch.float64),
+    )
 
 
 class DraftSession(Protocol):

@@ -18,13 +18,16 @@ import numpy as np
 import torch
 
 from specviz.arguments import integer
-from specviz.decoding import autoregress, speculate, start
+from specviz.decoding import autoregress, speculate
 from specviz.progress import progress_bar
 from specviz.randomness import Exhaustive, Probe
+from specviz.settings import Settings, known
+from specviz.steps import check
 from specviz.trace import Trace
 
 Law = dict[tuple[int, ...], float]  # {continuation: probability}
 ROWS = 512  # branches decoded at once
+_OF_THE_SEARCH = ("merge", "rows", "max_branches", "progress")
 
 
 # --- what the decoder emits ---------------------------------------------------------------------
@@ -45,7 +48,7 @@ def exact_law(
 
     Raises ValueError, before the search, when it would visit more than about max_branches branches.
     """
-    _check_settings(settings, merge)
+    _check_settings("exact_law", settings, merge)
     if merge and getattr(target, "start_tokens", None) is not None:
         raise ValueError(
             "merge=True starts anew from each text as a prompt, but an encoder-decoder's prompt is its source; use "
@@ -82,7 +85,7 @@ def branches(
 
     So any mean is a sum: sum(weight * len(trace.rounds) for trace, weight in branches(…)) are the rounds expected.
     """
-    _check_settings(settings, merge=False)
+    _check_settings("branches", settings, merge=False)
     prompt, settings = _normal(target, drafter, prompt, settings)
     estimate = _check_size(target, drafter, prompt, False, max_branches, settings)
     with _search_bar(estimate, progress) as bar:
@@ -103,7 +106,7 @@ def estimate_branches(target, drafter, prompt, *, merge=False, probes=None, seed
     Unbiased without merging; with it, every text counts as reached, so it may be too many. probes: how many descents,
     512 by default, fewer where the vocabulary is large.
     """
-    _check_settings(settings, merge)
+    _check_settings("estimate_branches", settings, merge)
     prompt, settings = _normal(target, drafter, prompt, settings)
     probes = max(16, min(512, 2**17 // target.vocab_size)) if probes is None else integer(probes, "probes", 1)
 
@@ -140,8 +143,9 @@ def _without(settings, *names):
     return {name: value for name, value in settings.items() if name not in names}
 
 
-def _check_settings(settings, merge):
-    if given := {"seed", "randomness", "record"} & set(settings):
+def _check_settings(function, settings, merge):
+    known(function, _without(settings, "on_round"))
+    if given := {"seed", "randomness"} & set(settings):
         raise ValueError(
             f"{', '.join(sorted(given))}: the search visits every outcome and sets this itself; leave it out."
         )
@@ -153,11 +157,11 @@ def _check_settings(settings, merge):
 
 def _normal(target, drafter, prompt, settings):
     """The prompt as ids and the settings, both checked, with no more max_new_tokens than the context has room for."""
-    state = start(target, drafter, prompt, seed=0, record="none", **_without(settings, "on_round"))
-    if not state.single:
+    request = check(target, drafter, prompt, Settings(**_without(settings, "on_round")))
+    if not request.single:
         raise ValueError(f"prompt={prompt!r}: give a single prompt; every branch is a row of a batch of its own.")
-    room = target.context - int(state.prompt_length)
-    return state.prompts[0], {**settings, "max_new_tokens": min(state.max_new_tokens, room)}
+    room = target.context - len(request.texts[0])
+    return request.prompts[0], {**settings, "max_new_tokens": min(request.settings.max_new_tokens, room)}
 
 
 def _check_size(target, drafter, prompt, merge, max_branches, settings) -> Estimate:
@@ -196,8 +200,9 @@ def _branches(target, drafter, prompts, rows, settings, bar):
 
 
 def _decode(target, drafter, prompts, branch, settings) -> list[Trace]:
-    settings = {**settings, "randomness": branch, "record": "none"}
+    settings = {"record": "none", **settings, "randomness": branch}
     if drafter is None:
+        settings = _without(settings, "gamma", "rule")
         return autoregress(target, prompts, **settings)
     return speculate(target, drafter, prompts, **settings)
 
@@ -217,17 +222,17 @@ def target_law(target, prompt, *, max_new_tokens, sampling=None, eos=None, max_s
 
     Raises ValueError when more than max_sequences unfinished texts of one length are possible.
     """
-    state = start(target, None, prompt, max_new_tokens=max_new_tokens, sampling=sampling, eos=eos, seed=0)
-    if not state.single:
+    request = check(target, None, prompt, Settings(max_new_tokens=max_new_tokens, sampling=sampling, eos=eos))
+    if not request.single:
         raise ValueError(f"prompt={prompt!r}: give a single prompt.")
-    law, unfinished = {}, {(): 1.0}
-    for _ in range(min(state.max_new_tokens, target.context - int(state.prompt_length))):
+    law, unfinished, eos = {}, {(): 1.0}, request.settings.eos
+    for _ in range(request.limits[0] - len(request.texts[0])):
         texts, unfinished = unfinished, {}
-        for (text, reached), p in zip(texts.items(), _next_probabilities(state, texts)):
+        for (text, reached), p in zip(texts.items(), _next_probabilities(request, texts)):
             if np.isnan(p).any():
                 raise FloatingPointError(f"target {target.name!r} returned NaN or infinite logits after {list(text)}.")
             for token in np.flatnonzero(p).tolist():
-                (law if token in state.eos else unfinished)[(*text, token)] = reached * float(p[token])
+                (law if token in eos else unfinished)[(*text, token)] = reached * float(p[token])
             if len(unfinished) > max_sequences:
                 raise ValueError(
                     f"max_new_tokens={max_new_tokens}: more than {max_sequences} texts are possible; choose fewer "
@@ -236,14 +241,13 @@ def target_law(target, prompt, *, max_new_tokens, sampling=None, eos=None, max_s
     return law | unfinished
 
 
-def _next_probabilities(state, texts, rows=1024) -> Iterator[np.ndarray]:
+def _next_probabilities(request, texts, rows=1024) -> Iterator[np.ndarray]:
     """p(. | prompt, text) [V] in float64 for each of some texts of one length."""
-    begin = state.committed[0, : state.prompt_length].tolist()  # the prompt, or an encoder-decoder's start
-    ids = [[*begin, *text] for text in texts]
+    target, ids = request.target, [[*request.texts[0], *text] for text in texts]
     for chunk in (ids[first : first + rows] for first in range(0, len(ids), rows)):
-        memory = state.target.start(state.prompts * len(chunk), len(chunk[0]))
-        logits = memory.feed(torch.tensor(chunk, device=state.target.device))[:, -1]
-        p = state.sampling.probabilities(logits, chunk).cpu().double()
+        memory = target.start(request.prompts * len(chunk), len(chunk[0]))
+        logits = memory.feed(torch.tensor(chunk, device=target.device))[:, -1]
+        p = request.settings.sampling.probabilities(logits, chunk).cpu().double()
         yield from (p / p.sum(-1, keepdim=True)).numpy()
 
 
@@ -314,8 +318,10 @@ def prove(
     """What the decoder emits against the target's own law, over every branch: P(x) = p(x), or not.
 
     tolerance: 1e-12 suits float64 tables, 1e-9 neural networks in float64. The other settings are those of
-    exact_law() and speculate(); drafter=None proves plain decoding.
+    exact_law() (rows, merge, …) and of speculate() (gamma, record, rule, …): the round that is proved is the one that
+    they decode with. drafter=None proves plain decoding.
     """
+    _check_settings("prove", _without(settings, *_OF_THE_SEARCH), settings.get("merge", False))
     if given := {"stop", "on_round"} & set(settings):
         raise ValueError(
             f"{', '.join(sorted(given))}: the target's own law knows nothing of it; leave it out, or compare() laws of "

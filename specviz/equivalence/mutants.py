@@ -2,7 +2,7 @@
 
     python -m specviz.equivalence.mutants
 
-They run through specviz.decoding itself: a mutant is a decode_round() with one of its four steps exchanged. Each
+They run through the decoder itself: a mutant is a decode_round() with one of its four steps exchanged. Each
 kind has been seen in public implementations. The lossy ones change the law of the text; the others leave it exact
 and only waste target passes.
 """
@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import numpy as np
 import torch
 
-from specviz.decoding import commit, decode_round, draft, target_forward
+from specviz.arrays import as_array, as_tensor
 from specviz.equivalence.exact import Comparison, branches, compare, target_law
 from specviz.equivalence.goodness_of_fit import Report, fit_sequences, samples_to_convict
 from specviz.equivalence.samples import sample_sequences
@@ -24,6 +25,7 @@ from specviz.models.table import TableModel
 from specviz.progress import progress_bar
 from specviz.randomness import Branch, Drawn, Flipped, Seeded
 from specviz.sampling import SamplingParams
+from specviz.steps import commit, decode_round, draft, target_forward
 from specviz.verification import Verdict, accept_probability, residual, verify
 
 
@@ -95,14 +97,18 @@ CASES = {
 # --- drafts gone wrong --------------------------------------------------------------------------
 
 
+def _with(state, **settings):
+    return replace(state, settings=replace(state.settings, **settings))
+
+
 class _OtherDraws:
     """Another randomness, but that the drafts are drawn by pick(randomness, probs, slot, active)."""
 
     def __init__(self, randomness, pick):
         self.randomness, self.pick = randomness, pick
 
-    def begin_round(self, round):
-        self.randomness.begin_round(round)
+    def __getattr__(self, name):
+        return getattr(self.randomness, name)
 
     def draw(self, probs, stream="draft", slot=0, active=None):
         return self.pick(self.randomness, probs, slot, active)
@@ -110,21 +116,21 @@ class _OtherDraws:
 
 def draft_the_argmax(state):
     def argmax(randomness, probs, slot, active):
-        return Drawn(probs.argmax(-1), torch.full((len(probs),), torch.nan, dtype=torch.float64))
+        return Drawn(as_array(probs.argmax(-1)), np.full(len(probs), np.nan))
 
-    return draft(replace(state, randomness=_OtherDraws(state.randomness, argmax)))
+    return draft(_with(state, randomness=_OtherDraws(state.randomness, argmax)))
 
 
 def report_q_unprocessed(state):
     def processed(randomness, probs, slot, active):
-        return randomness.draw(state.sampling.probabilities(probs.log()), "draft", slot, active)
+        return randomness.draw(state.sampling.probabilities(torch.as_tensor(probs).log()), "draft", slot, active)
 
     plain = _OtherDraws(state.randomness, processed)
-    return draft(replace(state, randomness=plain, sampling=SamplingParams()))
+    return draft(_with(state, randomness=plain, sampling=SamplingParams()))
 
 
 def draft_hotter(state):
-    return draft(replace(state, sampling=SamplingParams(temperature=2.0)))
+    return draft(_with(state, sampling=SamplingParams(temperature=2.0)))
 
 
 def forget_the_last_draft(state):
@@ -142,7 +148,7 @@ class _NeverRewound:
     """A memory whose owner believes that it was rewound: new tokens are written behind the rejected ones."""
 
     def __init__(self, model, state, fed):
-        rounds = state.max_new_tokens * (state.gamma + 1)
+        rounds = state.settings.max_new_tokens * (state.gamma + 1)
         self.memory = model.start(state.prompts, state.committed.shape[1] + rounds + state.gamma + 1)
         self.length = torch.zeros_like(state.length)
         if int(fed.max()) > 0:
@@ -172,11 +178,11 @@ def never_rewind_the_draft(state):
 
 
 def forget_to_process_p(state, proposal):
-    return target_forward(replace(state, sampling=SamplingParams()), proposal)
+    return target_forward(_with(state, sampling=SamplingParams()), proposal)
 
 
 def verify_greedily(state, proposal):
-    return target_forward(replace(state, sampling=SamplingParams(temperature=0)), proposal)
+    return target_forward(_with(state, sampling=SamplingParams(temperature=0)), proposal)
 
 
 def shift_the_rows(state, proposal):
@@ -240,10 +246,10 @@ def go_on_after_a_rejection(tokens, q, p, randomness, lengths, active):
     for i in range(gamma):
         here = active & (lengths > i)
         sure_before = torch.cat([torch.ones(rows, i, dtype=a.dtype), a[:, i : i + 1]], dim=1)
-        rejected = here & (randomness.flip(sure_before, here).accepted == i)
-        token, _ = randomness.draw(residual(p[:, i], q[:, i]), "next", 1 + i, rejected)
+        rejected = here & as_tensor(randomness.flip(sure_before, here).accepted == i)
+        token = as_tensor(randomness.draw(residual(p[:, i], q[:, i]), "next", 1 + i, rejected).token)
         tokens[:, i] = token.where(rejected, tokens[:, i])
-    next_token, u_next = randomness.draw(p[torch.arange(rows), lengths], "next", 0, active)
+    next_token, u_next = map(as_tensor, randomness.draw(p[torch.arange(rows), lengths], "next", 0, active))
     return Verdict(lengths, next_token, a, torch.full_like(a, torch.nan), u_next)
 
 
@@ -257,9 +263,10 @@ def sample_and_match(tokens, q, p, randomness, lengths, active):
 
 
 def look_for_eos_at_the_end_only(state, proposal, p, verdict):
-    eos, state.eos = state.eos, frozenset()
+    settings, eos = state.settings, state.settings.eos
+    state.settings = replace(settings, eos=frozenset())
     done = commit(state, proposal, p, verdict)
-    state.eos = eos
+    state.settings = settings
     for row, round in enumerate(done):
         if round is not None and round.tokens[-1] in eos:
             state.finish[row] = "eos"
@@ -283,7 +290,10 @@ class _OneStreamExactly:
         self.branch = branch
         self.known = {}  # slot -> (low [B], high [B])
 
-    def begin_round(self, round):
+    def begin(self, rows):
+        """The branch was told already."""
+
+    def begin_round(self, round, length):
         self.known = {}
 
     def _interval(self, slot):
@@ -295,29 +305,32 @@ class _OneStreamExactly:
         self.known[slot] = low.maximum(old_low).where(where, old_low), high.minimum(old_high).where(where, old_high)
 
     def draw(self, probs, stream="draft", slot=0, active=None):
-        active = torch.ones(len(probs), dtype=torch.bool) if active is None else active
+        probs = torch.as_tensor(probs)
+        active = torch.ones(len(probs), dtype=torch.bool) if active is None else torch.as_tensor(active)
         upper = probs.double().cumsum(-1) / probs.double().sum(-1, keepdim=True)
         lower = torch.cat([torch.zeros(len(probs), 1, dtype=torch.float64), upper[:, :-1]], dim=1)
         low, high = (bound[:, None] for bound in self._interval(slot))
         share = (upper.minimum(high) - lower.maximum(low)).clamp(min=0)
         share = share.masked_fill(share < 1e-15, 0)  # rounding's slivers are no branches
         drawn = self.branch.draw(share, stream, slot, active)
-        at = drawn.token[:, None]
+        at = as_tensor(drawn.token)[:, None]
         self._narrow(slot, lower.gather(1, at)[:, 0], upper.gather(1, at)[:, 0], active)
         return drawn
 
     def flip(self, prob, active=None):
+        prob = torch.as_tensor(prob)
         rows, gamma = prob.shape
-        active = torch.ones(rows, dtype=torch.bool) if active is None else active
+        active = torch.ones(rows, dtype=torch.bool) if active is None else torch.as_tensor(active)
         chances = torch.empty(rows, gamma, dtype=torch.float64)
         for i in range(gamma):
             low, high = self._interval(i)
             chances[:, i] = ((prob[:, i].double() - low) / (high - low)).clamp(0, 1)
         accepted, u = self.branch.flip(chances, active)
+        places = as_tensor(accepted)
         for i in range(gamma):
             low, high = self._interval(i)
-            self._narrow(i, low, prob[:, i].double(), active & (accepted > i))
-            self._narrow(i, prob[:, i].double(), high, active & (accepted == i))
+            self._narrow(i, low, prob[:, i].double(), active & (places > i))
+            self._narrow(i, prob[:, i].double(), high, active & (places == i))
         return Flipped(accepted, u)
 
 
@@ -331,7 +344,7 @@ def share_the_noise(state):
             f"randomness is a {type(state.randomness).__name__}: the mutant 'shared noise' takes its one uniform from "
             "Seeded(…) or a branch of Exhaustive; give one of these, or a seed."
         )
-    proposal = draft(replace(state, randomness=shared))
+    proposal = draft(_with(state, randomness=shared))
     p = target_forward(state, proposal)
     verdict = verify(proposal.tokens, proposal.q, p, shared, proposal.lengths, state.active)
     return commit(state, proposal, p, verdict)

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 
 from specviz.arguments import integer
-from specviz.decoding import start
+from specviz.decoding import decode
 from specviz.progress import progress_bar
-from specviz.randomness import Seeded, inverse_cdf
+from specviz.randomness import Seeded
+from specviz.settings import Settings, known
+from specviz.steps import begin, check
 from specviz.verification import accept_probability, residual
 
 
@@ -35,16 +37,22 @@ def sample_position(p, q, n, *, seed=0, accept=accept_probability, left=residual
         if not ((law >= 0).all() and abs(law.sum() - 1) <= 1e-6):
             raise ValueError(f"{name} sums to {law.sum():.6g}: must be probabilities, >= 0 and with sum 1.")
     u_draft, coin, u_next = torch.from_numpy(np.random.default_rng(seed).random((3, n)))
-    x = inverse_cdf(q[None], u_draft[None])[0]
+    x = _drawn(q, u_draft)
     after_rejection = left(p, q)
     if not (after_rejection >= 0).all():
         raise ValueError(
             "left(p, q) is negative or NaN somewhere: must be probabilities (residual() is the right one)."
         )
-    y = inverse_cdf(after_rejection[None], u_next[None])[0]
+    y = _drawn(after_rejection, u_next)
     accepted = coin < accept(p, q)[x]
     emitted = torch.where(accepted, x, y)
     return Emitted(torch.bincount(emitted, minlength=len(p)).numpy(), int(accepted.sum()))
+
+
+def _drawn(law, u):
+    """inverse_cdf() of many uniforms [n] in one distribution [V], whose sums are made once. -> [n]"""
+    cumulative = law.cumsum(-1, dtype=torch.float64)
+    return torch.searchsorted(cumulative, u * cumulative[-1], right=True)
 
 
 def sample_sequences(target, drafter, prompt, n, *, seed=0, rows=None, progress=None, **settings) -> np.ndarray:
@@ -57,26 +65,26 @@ def sample_sequences(target, drafter, prompt, n, *, seed=0, rows=None, progress=
     n = integer(n, "n", 1)
     rows = max(1, min(10_000, 2**24 // target.vocab_size)) if rows is None else rows
     rows = integer(rows, "rows", 1, " (samples decoded at once)")
-    if given := {"randomness", "record", "on_round"} & set(settings):
+    if given := {"randomness", "record"} & set(settings):
         raise ValueError(f"{', '.join(sorted(given))}: sample_sequences sets this itself; give seed= for the samples.")
+    known("sample_sequences", settings)
     parts = []
     with progress_bar(n, "samples", progress, unit=" samples") as bar:
         for first in range(0, n, rows):
             numbers = range(first, min(first + rows, n))
-            state = start(
-                target, drafter, [prompt] * len(numbers), randomness=Seeded(seed, numbers), record="none", **settings
-            )  # fmt: skip
-            while state.active.any():
-                state.decode_round(state)
+            asked = Settings(randomness=Seeded(seed, numbers), record="none", **settings)
+            state = begin(check(target, drafter, [prompt] * len(numbers), asked))
+            for _ in decode(state):
+                pass
             parts.append(_continuations(state))
             bar.update(len(numbers))
     return np.concatenate(parts)
 
 
 def _continuations(state) -> np.ndarray:
-    before = int(state.prompt_length[0])
-    tokens = torch.full((len(state.prompts), state.max_new_tokens), -1)
-    grown = state.committed[:, before:][:, : state.max_new_tokens]
+    before, most = state.prompt_lengths[0], state.settings.max_new_tokens
+    tokens = torch.full((len(state.prompts), most), -1)
+    grown = state.committed[:, before:][:, :most]
     tokens[:, : grown.shape[1]] = grown
     ended = torch.arange(tokens.shape[1]) >= (state.length - before)[:, None]
     return tokens.masked_fill(ended, -1).numpy()

@@ -1,0 +1,43 @@
+"""What judges a window of drafts: the paper's rule, and the place for those that came after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specviz.verification import Verdict, verify
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A way to verify drafts, with what a Round has to know about it.
+
+    verify  a function like specviz.verification.verify() -> Verdict, whose `judged` holds what else a replay needs
+    tested  (accepted, drafted) -> how many of a row's drafts were judged: the denominator of alpha
+    needs   what it asks of the target's backend
+    """
+
+    name: str
+    verify: Callable[..., Verdict]
+    tested: Callable[[int, int], int]
+    needs: frozenset[str] = frozenset()
+
+    def __repr__(self):
+        return f"<Rule {self.name!r}>"
+
+
+def up_to_the_first_rejection(accepted: int, drafted: int) -> int:
+    return min(accepted + 1, drafted)
+
+
+STANDARD = Rule("standard", verify, up_to_the_first_rejection)
+RULES = {rule.name: rule for rule in (STANDARD,)}
+
+
+def as_rule(rule) -> Rule:
+    """A Rule, or one by name. ValueError for anything else."""
+    if isinstance(rule, Rule):
+        return rule
+    if not isinstance(rule, str) or rule not in RULES:
+        raise ValueError(f"rule={rule!r}: must be one of {', '.join(map(repr, RULES))}, or a Rule of your own.")
+    return RULES[rule]

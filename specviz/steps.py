@@ -1,0 +1,346 @@
+"""One round of speculative decoding: draft(), target_forward(), verify(), commit().
+
+Algorithm 1 of Leviathan et al. (2023). The same four steps serve one row and many, a CPU and a GPU, and are what
+prove() proves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from specviz.arguments import as_prompts, check_target
+from specviz.arrays import as_array, as_tensor, beside, host, namespace, places
+from specviz.drafters.model import as_drafter
+from specviz.drafters.protocol import Drafter, DraftSession, Proposal, nothing_drafted
+from specviz.models.protocol import LanguageModel, Memory
+from specviz.randomness import Randomness
+from specviz.recording import record_round, written
+from specviz.sampling import SamplingParams
+from specviz.settings import Settings, known
+from specviz.text import Continuation
+from specviz.timing import Stopwatch
+from specviz.trace import PHASES, Round
+
+
+@dataclass
+class State:
+    """A decoding under way: B rows of committed text, and the memories that lag behind by one token."""
+
+    target: LanguageModel
+    drafter: Drafter | None  # None: plain decoding
+    settings: Settings  # resolved for the target
+    single: bool  # one prompt, given as such: results come as themselves instead of in lists
+    prompts: list[list[int]]
+    committed: torch.Tensor  # [B, T] int64 on the CPU, right-padded
+    lengths: list[int]  # [B]: tokens of text so far, the prompt's included
+    prompt_lengths: list[int]  # [B]
+    limits: list[int]  # [B]: the length at which each text ends, if nothing ends it before
+    finish: list[str | None]  # [B]: why each row ended; None while it is active
+    heads: torch.Tensor  # [B] on the CPU: length - 1, where both memories stand between rounds
+    active: torch.Tensor  # [B] bool on the CPU: the rows that have not ended
+    stopwatch: Stopwatch
+    memory: Memory | None = None  # None where no row has anything to decode
+    session: DraftSession | None = None
+    round: int = 0
+    history: list[list[Round | None]] = field(default_factory=list)
+    prefill_seconds: float = 0.0
+    texts: dict[int, Continuation] = field(default_factory=dict)  # of the rows that were asked for theirs
+
+    @property
+    def length(self) -> torch.Tensor:
+        """[B] int64 on the CPU."""
+        return _of_rows(self.lengths)
+
+    @property
+    def gamma(self) -> int:
+        return self.settings.gamma if self.drafter is not None else 0
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return self.settings.sampling
+
+    @property
+    def randomness(self) -> Randomness:
+        return self.settings.randomness
+
+    @property
+    def device(self) -> torch.device:
+        return self.stopwatch.device  # the target's, asked for once
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of a decoding, checked."""
+
+    target: LanguageModel
+    drafter: Drafter | None
+    prompts: list[list[int]]
+    single: bool
+    settings: Settings
+
+    @property
+    def texts(self) -> list[list[int]]:
+        """What each row's text begins with: the prompt, or an encoder-decoder's start tokens."""
+        begin = getattr(self.target, "start_tokens", None)
+        return self.prompts if begin is None else [begin] * len(self.prompts)
+
+    @property
+    def limits(self) -> list[int]:
+        most, context = self.settings.max_new_tokens, self.target.context
+        return [min(len(text) + most, context) for text in self.texts]
+
+
+def check(target, drafter, prompt, settings: Settings) -> Request:
+    """ValueError, before any forward pass, naming the argument, its value and the remedy."""
+    check_target(target)
+    drafter = as_drafter(drafter)
+    prompts, single = as_prompts(target, prompt)
+    if drafter is not None:
+        drafter.fit(target)
+    return Request(target, drafter, prompts, single, settings.for_target(target))
+
+
+def start(target, drafter, prompt, **settings) -> State:
+    """Check everything, feed the prompts (but their last tokens) to the target, and open a draft session.
+
+    The arguments, and the errors, are those of speculate(); drafter=None decodes plainly.
+    """
+    return begin(check(target, drafter, prompt, Settings(**known("start", settings))))
+
+
+def begin(request: Request) -> State:
+    target, drafter, texts, limits = request.target, request.drafter, request.texts, request.limits
+    request.settings.randomness.begin(len(texts))
+    lengths = [len(text) for text in texts]
+    state = State(
+        target, drafter, request.settings, request.single, request.prompts, _right_padded(texts, max(limits)),
+        lengths=lengths, prompt_lengths=list(lengths), limits=limits, finish=[None] * len(texts),
+        heads=_of_rows(lengths) - 1, active=torch.ones(len(texts), dtype=torch.bool),
+        stopwatch=Stopwatch(target.device),
+    )  # fmt: skip
+    _finish(state, state.finish)
+    if state.active.any():
+        capacity = max(limits) + min(state.gamma, max(limits)) + 1
+        state.memory = target.start(request.prompts, capacity)
+        if drafter is not None:
+            state.session = drafter.start(target, request.prompts, capacity, state.settings.eos, state.memory)
+        if max(lengths) > 1:
+            fill = getattr(state.memory, "fill", state.memory.feed)  # nobody looks at the prompt's logits
+            fill(state.committed[:, : max(lengths) - 1], state.heads)
+        state.stopwatch.mark("prefill")
+        state.prefill_seconds = state.stopwatch.seconds()["prefill"]
+    return state
+
+
+def decode_round(state) -> list[Round | None]:
+    """One round: the four steps, in order. What commit() returns."""
+    proposal = draft(state)
+    p = target_forward(state, proposal)
+    verdict = state.settings.rule.verify(
+        proposal.tokens, proposal.q, p, state.randomness, proposal.lengths, state.active
+    )
+    return commit(state, proposal, p, verdict)
+
+
+def draft(state) -> Proposal:
+    """Let the drafter propose up to gamma tokens a row, no more than can still be used."""
+    state.stopwatch.start()
+    state.randomness.begin_round(state.round, state.lengths)
+    rows = zip(state.limits, state.lengths, state.finish, strict=True)
+    # The next token comes behind the drafts: of a text that has room for n more tokens, n - 1 can be drafts.
+    gamma = [max(0, min(state.gamma, limit - length - 1)) if ended is None else 0 for limit, length, ended in rows]
+    if state.session is None:
+        proposal = nothing_drafted(len(state.lengths), state.target.vocab_size, state.device)
+    else:
+        state.session.rewind(state.heads)  # nothing to do, unless this round was begun before
+        proposal = state.session.propose(
+            state.committed, state.length, _of_rows(gamma), state.sampling, state.randomness
+        )
+        _check_proposal(state, proposal, gamma)
+    state.stopwatch.mark("draft")
+    proposal.gamma, proposal.round = gamma, state.round
+    return proposal
+
+
+def target_forward(state, proposal) -> torch.Tensor:
+    """One causal forward over the last committed token and the drafts -> p [B, gamma+1, V], processed.
+
+    p[:, i] is the target's distribution after the committed text and the first i drafts.
+    """
+    _check_round(state, proposal)
+    state.memory.rewind(state.heads)  # nothing to do, unless this round was begun before
+    if proposal.tokens.device != state.device:
+        proposal.tokens, proposal.q = proposal.tokens.to(state.device), proposal.q.to(state.device)
+    committed, drafts = state.committed.numpy(), as_array(proposal.tokens)
+    last = np.array([[committed.item(row, end - 1)] for row, end in enumerate(state.lengths)])  # [B, 1]
+    tokens = namespace(drafts).concatenate((beside(last, drafts), drafts), 1)  # [B, gamma+1]
+    logits = state.memory.feed(as_tensor(tokens))  # commit() takes back what is padding or rejected
+    p = state.sampling.probabilities(logits, _texts_before(state, proposal))
+    state.stopwatch.mark("target")
+    return p
+
+
+def commit(state, proposal, p, verdict) -> list[Round | None]:
+    """Append what was accepted and the next token, end rows, rewind both memories to one token before the end.
+
+    Returns a Round for each row, None for those that had ended before. Raises FloatingPointError for NaN or
+    infinite logits and ValueError for a draft with q(x) = 0; then the round is not committed.
+    """
+    _check_round(state, proposal)
+    state.stopwatch.mark("verify")
+    drafts, accepted, next_token = _sound_numbers(state, proposal, p, verdict)
+    recorded = record_round(state.settings.record, proposal, p, verdict, state.active)
+    reasons, done = list(state.finish), []
+    for row, n in enumerate(proposal.lengths.tolist()):
+        if state.finish[row] is not None:
+            done.append(None)
+            continue
+        kept, reasons[row] = _cut(state, row, [*drafts[row][: accepted[row]], next_token[row]])
+        done.append(
+            Round(
+                **_outcome(state, drafts[row][:n], accepted[row], next_token[row], kept),
+                gamma_asked=state.gamma,
+                gamma_used=proposal.gamma[row],
+                draft_forwards=min(proposal.forwards, n),
+                seconds=dict.fromkeys(PHASES, 0.0),
+                **recorded[row],
+            )
+        )
+    _append(state, done)
+    _finish(state, reasons)
+    state.memory.rewind(state.heads)
+    if state.session is not None:
+        state.session.rewind(state.heads)
+    state.stopwatch.mark("commit")
+    seconds = state.stopwatch.seconds()
+    for round in filter(None, done):
+        round.seconds = seconds
+    return done
+
+
+def _check_round(state, proposal):
+    if proposal.round != state.round:
+        raise ValueError(
+            f"this proposal is of round {proposal.round}, and the next is round {state.round}: call draft(state)."
+        )
+
+
+# --- details of draft() and target_forward() ----------------------------------------------------
+
+
+def _check_proposal(state, proposal, asked):
+    """ValueError for a proposal of more tokens than were asked for, or with a q that is not over the target's ids."""
+    drafted, name, vocab_size = proposal.lengths.tolist(), state.drafter.name, state.target.vocab_size
+    if any(n > most for n, most in zip(drafted, asked, strict=True)):
+        raise ValueError(
+            f"drafter {name!r} proposed {drafted} tokens (row by row), more than the {asked} that were asked for."
+        )
+    x = proposal.tokens
+    # On a GPU ids are not looked at: it would have to be waited for, and an index out of range ends the program there.
+    sound = not x.is_cpu or all(0 <= token < vocab_size for row in x.tolist() for token in row)
+    if not sound or proposal.q.shape != (*x.shape, vocab_size):
+        raise ValueError(
+            f"drafter {name!r} proposed {x.tolist()} with a q of shape {list(proposal.q.shape)}: must be ids of the "
+            f"target, 0 .. {vocab_size - 1}, with a q over all of them."
+        )
+
+
+def _texts_before(state, proposal):
+    """For logits processors: the ids before each of the gamma + 1 positions of each row, None for padding."""
+    if not state.sampling.processors:
+        return None
+    texts = []
+    for row, drafts in enumerate(proposal.tokens.tolist()):
+        text = state.committed[row, : state.lengths[row]].tolist()
+        drafted = int(proposal.lengths[row]) if state.finish[row] is None else -1
+        texts += [text + drafts[:i] if i <= drafted else None for i in range(len(drafts) + 1)]
+    return texts
+
+
+# --- details of commit() ------------------------------------------------------------------------
+
+
+def _sound_numbers(state, proposal, p, verdict):
+    """The round's one transfer: drafts, accepted and next_token as lists, once p and q are known to be sound."""
+    x, q, p = as_array(proposal.tokens), as_array(proposal.q), as_array(p)
+    of_drafts = q[(*places(*x.shape, x), x)]  # q(x_i) [B, gamma]
+    first_p = p[..., 0]  # [B, gamma+1]; p is NaN throughout, or nowhere
+    sum_q = q.sum(-1)  # [B, gamma]
+    numbers = x, as_array(verdict.accepted), as_array(verdict.next_token), of_drafts, first_p, sum_q
+    x, accepted, next_token, of_drafts, first_p, sum_q = (values.tolist() for values in host(*numbers))
+    lengths, running = proposal.lengths.tolist(), [ended is None for ended in state.finish]
+    # The draft comes first: a target's NaN may only be the answer to a token drawn from a NaN.
+    for row, n in enumerate(lengths):
+        if any(map(math.isnan, sum_q[row][:n])):
+            _refuse_nan(state, row, "drafter", state.drafter.name)
+    for row, n in enumerate(lengths):
+        if running[row] and any(map(math.isnan, first_p[row][: n + 1])):
+            _refuse_nan(state, row, "target", state.target.name)
+    for row, n in enumerate(lengths):
+        if not all(mass > 0 for mass in of_drafts[row][:n]):
+            raise ValueError(
+                f"drafter {state.drafter.name!r} proposed a token with q(x) = 0 in row {row}, round {state.round}: q "
+                "must be the distribution that the token was drawn from."
+            )
+    return x, accepted, next_token
+
+
+def _refuse_nan(state, row, role, name):
+    raise FloatingPointError(
+        f"{role} {name!r} returned NaN or infinite logits (or -inf for every token) in row {row}, round "
+        f"{state.round}; the round was not committed."
+    )
+
+
+def _cut(state, row, emitted) -> tuple[int, str | None]:
+    """How many of the emitted tokens stay, and "eos" or "stop" where one of them ends the text."""
+    end = next((i for i, token in enumerate(emitted) if token in state.settings.eos), None)
+    stops = state.settings.stop
+    if stops and (kept := written(state, row).until_stop(emitted[:end], stops)):
+        return kept, "stop"
+    return (len(emitted), None) if end is None else (end + 1, "eos")
+
+
+def _outcome(state, drafts, accepted, next_token, kept) -> dict:
+    """The Round's account of one row, after the cut to the kept first tokens."""
+    if kept <= accepted:  # the text ended inside the drafts: the next token was drawn in vain
+        return dict(draft_tokens=drafts, accepted=kept, tested=kept, next_token=None, outcome="ended")
+    outcome = "plain" if not drafts else "bonus" if accepted == len(drafts) else "resampled"
+    tested = state.settings.rule.tested(accepted, len(drafts))
+    return dict(draft_tokens=drafts, accepted=accepted, tested=tested, next_token=next_token, outcome=outcome)
+
+
+def _append(state, done):
+    committed = state.committed.numpy()  # numpy writes a list in one go
+    for row, round in enumerate(done):
+        if round is not None:
+            end = state.lengths[row] + len(round.tokens)
+            committed[row, state.lengths[row] : end] = round.tokens
+            state.lengths[row] = end
+    state.heads = _of_rows([length - 1 for length in state.lengths])
+    state.round += 1
+    state.history.append(done)
+
+
+def _finish(state, reasons):
+    """Note why rows ended: the first that holds of eos, stop, length, context."""
+    finish = []
+    for reason, begun, length, limit in zip(reasons, state.prompt_lengths, state.lengths, state.limits, strict=True):
+        full = "length" if length - begun >= state.settings.max_new_tokens else "context"
+        finish.append(reason or (full if length >= limit else None))
+    if finish != state.finish:
+        state.finish[:] = finish
+        state.active = _of_rows([reason is None for reason in finish])
+
+
+def _of_rows(values) -> torch.Tensor:
+    """torch.tensor(values), by way of numpy: between two forwards that takes a third of the time."""
+    return torch.from_numpy(np.array(values))
+
+
+def _right_padded(prompts, width) -> torch.Tensor:
+    return torch.tensor([[*ids, *[0] * (width - len(ids))] for ids in prompts])
