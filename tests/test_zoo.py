@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
+from tokenizers.pre_tokenizers import ByteLevel
 
 from specviz import SamplingParams, autoregress, load_pair, speculate
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models import smollm2, zoo
 from specviz.models.smollm2 import Unavailable, cache_root, converted_folder
-from specviz.models.tokenizers import _BYTE_OF
 
 GREEDY = SamplingParams(temperature=0)
 TALES = zoo.CHECKPOINTS / "tales"
@@ -81,7 +81,7 @@ def write_gguf(path, model, quantization=None):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
-    letters = sorted(_BYTE_OF)  # one for each byte
+    letters = sorted(ByteLevel.alphabet())  # one for each byte
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list([*SPECIAL, *letters, "he", "Ġhe"])
