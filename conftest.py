@@ -11,6 +11,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for library in ("OMP", "MKL", "OPENBLAS"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
 
+# The cells of a notebook need each other; in the other files, tests share a fixture that takes some ten seconds.
+TOGETHER = (".ipynb", "tests/test_goodness_of_fit.py", "tests/test_mutants.py")
 WORKER_BYTES = 2e9  # a worker that has imported torch and transformers, with a notebook's kernel and a browser's share
 
 
@@ -23,15 +25,14 @@ def pytest_xdist_auto_num_workers(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """The cells of a notebook stay on one worker, in order; any other test goes where there is room."""
+    """What is TOGETHER stays on one worker, in order; any other test goes where there is room."""
     if config.option.dist == "each":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            file = nodeid.partition("::")[0]
-            return file if file.endswith(".ipynb") else nodeid
+            return _file(nodeid) if _file(nodeid).endswith(TOGETHER) else nodeid
 
     config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
     return Scheduling(config, log)
@@ -43,4 +44,8 @@ def pytest_collection_modifyitems(config, items):
         # comes there, such as progress bars, depends on how fast the machine is.
         notebook.skip_compare += ("stderr",)
     if hasattr(config, "workerinput"):  # the longest first, so that no worker sits on one of them in the end
-        items.sort(key=lambda item: (item.path.suffix != ".ipynb", item.get_closest_marker("slow") is None))
+        items.sort(key=lambda item: _file(item.nodeid).endswith(TOGETHER) or "slow" in item.keywords, reverse=True)
+
+
+def _file(nodeid):
+    return nodeid.partition("::")[0]

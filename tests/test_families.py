@@ -39,6 +39,7 @@ def tolerance(family):
     return 1e-6 if softmax or router else 1e-9
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize(("gamma", "vocab_size", "n"), [(1, 3, 4), (2, 2, 4)])
 def test_the_law_is_exact(family, gamma, vocab_size, n):

@@ -266,6 +266,7 @@ def test_some_cells_may_be_longer(tmp_path, tag):
     assert not any("lines of code" in problem for problem in problems)
 
 
+@pytest.mark.slow
 def test_of_a_compared_cell_only_what_a_saved_notebook_holds_is_compared(tmp_path):
     """A progress bar appears where a machine is slow, on stderr, which notebooks.run() drops."""
     bar = "# NBVAL_CHECK_OUTPUT\nfrom tqdm import tqdm\nprint(sum(tqdm([1, 2])))"
