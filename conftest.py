@@ -11,8 +11,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for library in ("OMP", "MKL", "OPENBLAS"):
         os.environ[f"{library}_NUM_THREADS"] = "1"
 
-# The cells of a notebook need each other; in the other files, tests share a fixture that takes some ten seconds.
-TOGETHER = (".ipynb", "tests/test_goodness_of_fit.py", "tests/test_mutants.py")
+# The cells of a notebook need each other; in the other files, tests share what takes some ten seconds to make.
+TOGETHER = (".ipynb", "tests/test_families.py", "tests/test_goodness_of_fit.py", "tests/test_mutants.py")
 WORKER_BYTES = 2e9  # a worker that has imported torch and transformers, with a notebook's kernel and a browser's share
 
 

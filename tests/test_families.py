@@ -24,6 +24,7 @@ FAMILIES = {
     **{f"{name}, window": settings for name, settings in SLIDING_WINDOW.items()},
 }
 EVERY = pytest.mark.parametrize("family", FAMILIES)
+pytestmark = pytest.mark.slow
 PROMPTS = [[1, 2, 0, 2, 1], [2], [0, 1]]  # the first is longer than the window
 
 
@@ -39,7 +40,6 @@ def tolerance(family):
     return 1e-6 if softmax or router else 1e-9
 
 
-@pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize(("gamma", "vocab_size", "n"), [(1, 3, 4), (2, 2, 4)])
 def test_the_law_is_exact(family, gamma, vocab_size, n):

@@ -21,6 +21,7 @@ NO_TWO = NoBadWordsLogitsProcessor([[2], [0, 1]], eos_token_id=5)
 TARGET, DRAFTER = TableModel.random(4, 1, seed=1), TableModel.random(4, 1, seed=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "processors", [[REPETITION], [NO_PAIR_TWICE], [NO_TWO, REPETITION]], ids=["repetition", "n-gram", "both"]
 )
