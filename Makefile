@@ -1,5 +1,6 @@
 # make lab       JupyterLab, opened on the first lesson
 # make test      all tests, and every notebook from top to bottom; pytest options: make test ARGS="-k exact"
+# make quick     what to run all the time: no notebooks, no browser, and nothing that takes long
 # make student   the notebooks without solutions, in student/
 # make notebooks run every notebook again and keep its outputs, then check the house rules
 # make lint      ruff
@@ -13,15 +14,21 @@ PYTHON ?= python3
 BIN := .venv/bin/python
 NOTEBOOKS = $(sort $(wildcard notebooks/*.ipynb))
 
-.PHONY: lab test student notebooks lint setup clean
+.PHONY: lab test quick student notebooks lint setup clean
 
 lab: setup
 	$(BIN) -m jupyterlab notebooks/01-draft.ipynb $(if $(filter 0,$(shell id -u)),--allow-root)
 
+# As many workers as cores (see conftest.py). A debugger needs a single process: ARGS="-n0 --pdb".
+PYTEST = HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN) -m pytest -n auto
+
 # One pytest run for both, so that there is one closing line and one exit code.
 test: setup
-	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN) -m pytest tests $(NOTEBOOKS) \
+	$(PYTEST) tests $(NOTEBOOKS) \
 	    --continue-on-collection-errors --nbval-lax --nbval-current-env --nbval-cell-timeout=300 $(ARGS)
+
+quick: setup
+	$(PYTEST) tests -m "not slow and not browser" $(ARGS)
 
 student: setup
 	$(BIN) tools/notebooks.py student

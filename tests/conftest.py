@@ -9,6 +9,8 @@ import torch  # noqa: E402
 from browser import browser, lab, open_page  # noqa: E402, F401
 from hypothesis import settings  # noqa: E402
 
+INSTRUCTION_SETS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")  # read by the libraries
+
 # Tiny models gain nothing from a second thread, and on a busy machine threads that wait for each other lose much.
 torch.set_num_threads(1)
 
@@ -25,6 +27,12 @@ def pytest_configure(config):
     device = config.getoption("device")
     if device != "cpu":
         _put_models_on(device)
+
+
+def pytest_report_header():
+    """Which instructions compute: rounding, and so what the tolerances must bear, differs between them."""
+    asked = [f"{name}={os.environ[name]}" for name in INSTRUCTION_SETS if name in os.environ]
+    return ", ".join([f"torch {torch.__version__} uses {torch.backends.cpu.get_cpu_capability()}", *asked])
 
 
 def _put_models_on(device):

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import transformers
 from scipy import stats
 from tiny import hub_model, language_model
 
@@ -16,6 +17,7 @@ from specviz.equivalence.mutants import CASES, MUTANTS
 
 quiet = partial(audit, progress=False)
 GREEDY = SamplingParams(temperature=0)
+_IS_5_0 = transformers.__version__.startswith("5.0.")
 
 
 def table_sampler(probs, rows, wrong=None, eos=()):
@@ -138,6 +140,7 @@ def test_p_over_q_sees_what_p_does_not():
     assert by_ratio.tests.tests[ranks].p_value < by_p.tests.tests[ranks].p_value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if mutant.lossy], ids=lambda mutant: mutant.name)
 def test_wrong_decoders_are_convicted(mutant):
     case = mutant.case
@@ -465,7 +468,7 @@ def models():
 def test_transformers_assisted_generation(models, settings):
     target, draft = models
     about = {k: v for k, v in settings.items() if k != "gamma"}
-    samples = 1000 if about else 2000
+    samples = 500  # as many as convict a fault in test_a_fault_put_into_transformers_is_found
     generate = from_transformers(target, draft, **settings)
     report = quiet(generate, target, [0, 1, 2], samples=samples, false_alarm=1e-3, **about)
     assert len(report.texts) == samples
@@ -476,11 +479,11 @@ def test_transformers_assisted_generation(models, settings):
 def test_transformers_on_a_vocabulary_too_large_to_count():
     target, draft = (language_model("llama", seed, vocab_size=500, dtype=torch.float32) for seed in (1, 2))
     generate = from_transformers(target, draft, gamma=3, sampling=SamplingParams(temperature=0.5))
-    texts = [generate([0, 1, 2], 4, seed) for seed in range(700)]
+    texts = [generate([0, 1, 2], 4, seed) for seed in range(400)]
     about = dict(sampling=SamplingParams(temperature=0.5), drafter=draft, false_alarm=1e-3)
-    report = quiet(lambda *_: texts, target, [0, 1, 2], samples=700, **about)
+    report = quiet(lambda *_: texts, target, [0, 1, 2], samples=400, **about)
     assert not report.convicted, str(report)
-    report = quiet(lambda *_: texts, target, [0, 1, 2], samples=700, drafter=draft)  # at the wrong temperature
+    report = quiet(lambda *_: texts, target, [0, 1, 2], samples=400, drafter=draft)  # at the wrong temperature
     assert report.convicted, str(report)
 
 
@@ -494,6 +497,7 @@ def test_transformers_greedy_and_plain(models):
     assert quiet(generate, target, prompts, tokens=8, sampling=GREEDY).convicted
 
 
+@pytest.mark.slow
 def test_a_fault_put_into_transformers_is_found(models, monkeypatch):
     """Drafts drawn from q are tested as if q had been flat: a kind of fault that has been reported more than once."""
     from transformers.generation import utils
@@ -561,19 +565,17 @@ def test_the_asked_number_of_drafts_is_verified(models, gamma):
     assert max(fed[1:]) == gamma + 1
 
 
+@pytest.mark.skipif(_IS_5_0, reason="its prompt lookup can exceed max_new_tokens")
 def test_prompt_lookup(models):
     target, _ = models
     about = dict(sampling=GREEDY, eos=[2])
     report = quiet(from_transformers(target, prompt_lookup=True, **about), target, [0, 1, 0, 1], tokens=6, **about)
-    assert not report.impossible and not report.convicted or _is_5_0(), report
+    assert not report.impossible and not report.convicted, report
+
+
+def test_prompt_lookup_takes_no_draft_model(models):
     with pytest.raises(ValueError, match="one of the two"):
         from_transformers(*models, prompt_lookup=True)
-
-
-def _is_5_0():
-    import transformers
-
-    return transformers.__version__.startswith("5.0.")  # its prompt lookup can exceed max_new_tokens
 
 
 def test_a_bare_model_will_do():

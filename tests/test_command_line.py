@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import runpy
 import subprocess
 import sys
 
@@ -20,6 +21,7 @@ def shell(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_named_pair_in_the_shell(tmp_path):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("The old king\n\n  Es war einmal ein Müller  \nOnce upon a time\n", encoding="utf-8")
@@ -31,9 +33,16 @@ def test_a_named_pair_in_the_shell(tmp_path):
     assert done.stdout == profile.report() + "\n"
     assert "<title>Speedup explorer</title>" in files[1].read_text(encoding="utf-8")
     assert sorted(tmp_path.iterdir()) == sorted([prompts, *files])  # nothing half-written is left
-    wrong = shell("profile", "tales", "--runs", "0")
-    assert wrong.returncode == 2 and wrong.stdout == ""
-    assert wrong.stderr == "python -m specviz profile: error: runs=0: must be an integer >= 1.\n"
+
+
+def test_the_shell_learns_that_something_was_wrong(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["specviz", "profile", "tales", "--runs", "0"])
+    monkeypatch.delitem(sys.modules, "specviz.__main__")  # run anew, without a warning that it was imported
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("specviz", run_name="__main__")
+    out, err = capsys.readouterr()
+    assert end.value.code == 2 and out == ""
+    assert err == "python -m specviz profile: error: runs=0: must be an integer >= 1.\n"
 
 
 def test_without_a_command_it_says_what_there_is(capsys):

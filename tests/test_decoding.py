@@ -66,7 +66,7 @@ def test_every_unclamped_round_adds_one_to_gamma_plus_one_tokens():
 def test_eos_anywhere_in_a_round_ends_the_row_at_once(eos):
     model = cycle(5)
     trace = speculate(model, model, [0], gamma=4, max_new_tokens=30, eos=(eos,), seed=0)
-    assert trace.tokens == [*range(1, eos + 1)] if eos else [1, 2, 3, 4, 0]
+    assert trace.tokens == ([*range(1, eos + 1)] if eos else [1, 2, 3, 4, 0])
     assert trace.finish_reason == "eos"
     round = trace.rounds[-1]
     if eos == 0:  # the fifth token: as the bonus
@@ -274,21 +274,24 @@ def test_keyboard_interrupt_keeps_what_was_committed():
         assert trace.tokens == complete.tokens[: len(trace.tokens)]
 
 
-def test_an_interrupt_in_the_middle_of_a_commit_leaves_a_whole_trace(monkeypatch):
-    target, drafter = pair()
+@pytest.mark.parametrize("call", range(1, 13))  # four rewinds a round, two of them in commit()
+def test_an_interrupt_in_the_middle_of_a_round_leaves_a_whole_trace(monkeypatch, call):
+    target, drafter = pair(symbols="abcdefgh")
     whole = speculate(target, drafter, [0], max_new_tokens=30, seed=0)
     rewind, calls = LookBackMemory.rewind, []
 
     def interrupted(self, length):
         calls.append(length)
-        if len(calls) == 9:  # between the third round's text and its end
+        if len(calls) == call:
             raise KeyboardInterrupt
         rewind(self, length)
 
     monkeypatch.setattr(LookBackMemory, "rewind", interrupted)
     trace = speculate(target, drafter, [0], max_new_tokens=30, seed=0)
-    assert trace.finish_reason == "interrupted" and 1 <= len(trace.rounds) <= 3
-    assert trace.tokens == whole.tokens[: len(trace.tokens)] and set(trace.seconds) and trace.to_json()
+    assert trace.finish_reason == "interrupted" and len(trace.rounds) <= 3
+    assert trace.tokens == whole.tokens[: len(trace.tokens)]
+    assert trace.text == whole.text[: len(trace.tokens)]  # a symbol a token
+    assert set(trace.seconds) == set(whole.seconds) and Trace.from_json(trace.to_json()).to_json() == trace.to_json()
 
 
 # --- bad input: one clear error, before any forward ---------------------------------------------

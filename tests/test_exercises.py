@@ -18,6 +18,7 @@ def read(name):
     return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_checks_judge_rightly(name):

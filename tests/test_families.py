@@ -24,6 +24,7 @@ FAMILIES = {
     **{f"{name}, window": settings for name, settings in SLIDING_WINDOW.items()},
 }
 EVERY = pytest.mark.parametrize("family", FAMILIES)
+pytestmark = pytest.mark.slow
 PROMPTS = [[1, 2, 0, 2, 1], [2], [0, 1]]  # the first is longer than the window
 
 

@@ -169,6 +169,7 @@ def thousand_reports():
     return [fit_sequences(part, law) for part in tokens.reshape(1000, 400, 2)]
 
 
+@pytest.mark.slow
 def test_p_values_of_the_shipped_decoder_are_uniform(thousand_reports):
     """Level 1e-3 each: at both positions, and for whole continuations."""
     for which in range(3):
@@ -176,6 +177,7 @@ def test_p_values_of_the_shipped_decoder_are_uniform(thousand_reports):
         assert stats.kstest(values, "uniform").pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_a_report_accuses_the_shipped_decoder_no_more_often_than_it_says(thousand_reports):
     """At 5 %: no more than 50 of 1,000, and luck; level 1e-3."""
     accused = sum(min(report.adjusted) < 0.05 for report in thousand_reports)

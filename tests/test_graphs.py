@@ -190,6 +190,7 @@ SAMPLINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["sampled", "greedy", "processed"])
 def test_texts_are_those_of_the_general_path(gamma, sampling, made):

@@ -87,6 +87,7 @@ def fresh(model, ids, sampling):
     return torch.tensor(processed(fresh_logits(model, ids)[-1].double(), sampling.temperature, sampling.top_k))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "dtype", "tolerance"),
     [("table", None, 1e-9), *[(family, torch.float64, 1e-9) for family in FAMILIES], ("llama", torch.float32, 1e-4)],

@@ -21,6 +21,7 @@ from specviz.equivalence.samples import sample_sequences
 from specviz.randomness import Exhaustive
 from specviz.verification import verify
 
+pytestmark = pytest.mark.slow
 LOSSY = [mutant for mutant in MUTANTS if mutant.lossy]
 SLOWER = [mutant for mutant in MUTANTS if not mutant.lossy]
 named = pytest.mark.parametrize

@@ -63,7 +63,9 @@ def test_round_shows_each_coin_at_its_height():
     found = [(disc.center[1] - plots_module.GAUGE_Y) / plots_module.GAUGE_H for disc in discs]
     assert found == pytest.approx([0.1, 0.4, 0.9])
     assert [disc.get_linestyle() for disc in discs] == ["-", "-", "--"]  # not by colour alone
-    levels = [line.get_ydata()[0] for line in ax.lines if line.get_linewidth() == 1.6]
+    across = [line for line in ax.lines if len(set(line.get_ydata())) == 1]
+    centres = [disc.center[0] for disc in discs]
+    levels = [line.get_ydata()[0] for x in centres for line in across if sum(line.get_xdata()) / 2 == pytest.approx(x)]
     assert levels == pytest.approx([plots_module.GAUGE_Y + 0.5 * plots_module.GAUGE_H] * 3)
 
 

@@ -61,6 +61,7 @@ def test_every_recorded_p_and_q_equals_a_fresh_forward(kind):
     assert worst_recorded(target, drafter, SOURCES[:4], gamma=3, max_new_tokens=40, seed=0) < tolerance(target)
 
 
+@pytest.mark.slow
 @KINDS
 def test_eight_ragged_sources_equal_eight_single_runs(kind):
     target, drafter = pair(kind)

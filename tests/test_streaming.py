@@ -1,8 +1,11 @@
 """Pieces of text as they come: together they are the trace's text, whatever is held back on the way."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specviz import SamplingParams, TableModel, load_pair, speculate, stream
+from specviz.steps import decode_round
 
 SYMBOLS = "abcd"
 TARGET = TableModel.random(4, 2, seed=1, symbols=SYMBOLS)
@@ -39,21 +42,28 @@ def test_breaking_off_keeps_what_was_decoded_and_can_go_on():
 
 
 def test_an_interruption_between_a_round_and_its_pieces_loses_nothing():
-    streamed = stream(TARGET, DRAFTER, "ab", gamma=2, max_new_tokens=9, seed=1)
-    decode, state = streamed._state.decode_round, streamed._state
-
     def interrupted(state):
-        decode(state)
+        done = decode_round(state)
         if not state.active.any():
             raise KeyboardInterrupt
+        return done
 
-    state.decode_round = interrupted
+    streamed = stream(TARGET, DRAFTER, "ab", gamma=2, max_new_tokens=9, seed=1, decode_round=interrupted)
     pieces = []
     with pytest.raises(KeyboardInterrupt):
         for piece in streamed:
             pieces.append(piece)
     pieces += list(streamed)
     assert "".join(pieces) == streamed.trace.text and streamed.trace.finish_reason == "length"
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 99), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3), st.integers(1, 3))
+def test_no_piece_is_taken_back_by_a_stop_string(seed, stops, gamma):
+    pair = [TableModel.random(2, 1, seed=model, symbols="ab") for model in (1, 2)]
+    streamed = stream(*pair, "a", gamma=gamma, max_new_tokens=12, seed=seed, stop=stops)
+    assert "".join(streamed) == streamed.trace.text
+    assert not any(stop in streamed.trace.text for stop in stops)
 
 
 def test_characters_of_several_bytes_are_held_back_until_they_are_whole():

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
+from tokenizers.pre_tokenizers import ByteLevel
 
 from specviz import SamplingParams, autoregress, load_pair, speculate
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models import smollm2, zoo
 from specviz.models.smollm2 import Unavailable, cache_root, converted_folder
-from specviz.models.tokenizers import _BYTE_OF
 
 GREEDY = SamplingParams(temperature=0)
 TALES = zoo.CHECKPOINTS / "tales"
@@ -81,7 +81,7 @@ def write_gguf(path, model, quantization=None):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
-    letters = sorted(_BYTE_OF)  # one for each byte
+    letters = sorted(ByteLevel.alphabet())  # one for each byte
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list([*SPECIAL, *letters, "he", "Ġhe"])
@@ -252,19 +252,14 @@ def edit(file, **changes):
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
+# One for each way in which the check says no.
 DAMAGES = {
-    "truncated weights": (lambda f: truncate(f / "model.safetensors"), "model.safetensors is damaged"),
     "one bit": (lambda f: flip(f / "model.safetensors"), "model.safetensors is damaged"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
-    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json is missing"),
-    "no chat template": (lambda f: (f / "chat_template.jinja").unlink(), "chat_template.jinja is missing"),
-    "empty config": (lambda f: (f / "config.json").write_bytes(b""), "config.json is damaged"),
-    "no manifest": (lambda f: (f / "manifest.json").unlink(), "manifest.json or what it names cannot be read"),
     "half a manifest": (lambda f: truncate(f / "manifest.json"), "manifest.json or what it names cannot be read"),
     "a manifest of nothing": (lambda f: edit(f / "manifest.json", files={}), "manifest.json names no weights"),
     "a list as manifest": (lambda f: (f / "manifest.json").write_text("[1]"), "manifest.json or what it names"),
     "an older format": (lambda f: edit(f / "manifest.json", format=0), "made in format 0, now it is 1"),
-    "empty folder": (lambda f: (shutil.rmtree(f), f.mkdir()), "manifest.json or what it names cannot be read"),
     "a file in its place": (lambda f: (shutil.rmtree(f), f.write_text("?")), "manifest.json or what it names"),
 }
 
@@ -597,6 +592,7 @@ MAPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device_map", MAPS.values(), ids=MAPS)
 def test_a_target_spread_by_accelerate_decodes_the_same(device_map):
     """What a single machine without a GPU can show: layers fetched from the disk, or moved by accelerate's hooks."""
@@ -609,7 +605,7 @@ def test_a_target_spread_by_accelerate_decodes_the_same(device_map):
     places = {weight.device.type for weight in spread.model.parameters()}
     assert ("meta" in places) == ("disk" in (device_map if isinstance(device_map, str) else device_map.values()))
     assert spread.device.type == its_draft.device.type == "cpu" or torch.cuda.is_available()
-    settings = dict(gamma=3, max_new_tokens=24, seed=1)
+    settings = dict(gamma=3, max_new_tokens=12, seed=1)
     for drafter, its_drafter in ((draft, its_draft), (LayerSkip(8), LayerSkip(8))):
         expected = speculate(target, drafter, ["Once upon a time", "The old king"], **settings)
         traces = speculate(spread, its_drafter, ["Once upon a time", "The old king"], **settings)

@@ -27,6 +27,11 @@ BADGE = re.compile(r"\[!\[Open in Colab\]\(\S+\)\]\(\S+\)\n?")
 FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MAX_CELLS, MAX_BYTES, MAX_LINES, MAX_LINES_OF_SOME = 60, 1_000_000, 10, 25
 LONGER = {"full-decoder", "exercise", "setup"}  # tags of the cells that may have MAX_LINES_OF_SOME
+# What a compared cell may not ask for: its output would depend on the machine, its load, or the window's width.
+MACHINE_MADE = re.compile(
+    r"perf_counter|monotonic|process_time|time\.time|timeit|\bseconds\b|\bprofile\(|cpu_count|get_num_threads"
+    r"|get_terminal_size|\btqdm\b|progress=True"
+)
 MACHINE_PATH = re.compile(rf"{re.escape(str(ROOT))}|/(?:root|home|Users|tmp)/|[A-Z]:\\Users")
 
 
@@ -156,6 +161,8 @@ def problems(path):
         rule(not MACHINE_PATH.search(said), f"cell {i} shows a path of the machine that ran it")
         compared = "NBVAL_CHECK_OUTPUT" in cell.source or "nbval-check-output" in tags(cell)
         rule(not compared or cell.outputs, f"cell {i} has NBVAL_CHECK_OUTPUT and no output to compare with")
+        of_machine = set(MACHINE_MADE.findall(cell.source)) if compared else ()
+        rule(not of_machine, f"cell {i} has NBVAL_CHECK_OUTPUT and shows what depends on the machine: {of_machine}")
 
     for i, cell in enumerate(cells):
         if "widget" in tags(cell):
