@@ -1,4 +1,4 @@
-"""One idea of text: what ids say behind other ids. Streaming, stop strings, a trace's text and labels all come from here.
+"""One idea of text, for traces, stop strings, streaming and labels: what ids say behind other ids.
 
 The text of a continuation is what decode(before + tokens) has more than decode(before): tokenizers decode an id by its
 neighbours (a first space is dropped, bytes make characters together), so ids decoded one by one do not add up to it.
