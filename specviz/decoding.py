@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specviz.arguments import as_ids, as_prompts, as_stops, check_randomness, check_target, integer
+from specviz.arguments import as_eos, as_prompts, as_stops, check_randomness, check_target, integer
 from specviz.drafters.model import ModelSession, as_drafter
 from specviz.drafters.protocol import Proposal
 from specviz.randomness import Branch, Scripted, Seeded
@@ -235,7 +235,7 @@ def start(
         raise ValueError(f"record={record!r}: must be 'top', 'full' or 'none'.")
     if not callable(decode_round):
         raise ValueError(f"decode_round={decode_round!r}: must be a function of a State, such as decode_round itself.")
-    eos = target.eos if eos is None else as_ids(eos if hasattr(eos, "__len__") else [eos], target, "eos")
+    eos = frozenset(target.eos) if eos is None else as_eos(eos, target)
 
     begin = getattr(target, "start_tokens", None)  # an encoder-decoder's texts; others begin with the prompt
     texts = prompts if begin is None else [begin] * len(prompts)
@@ -243,7 +243,7 @@ def start(
     limit = (length + min(max_new_tokens, target.context)).clamp(max=target.context)
     longest = int(limit.max())
     state = State(
-        target, drafter, gamma, max_new_tokens, sampling, randomness, frozenset(eos), as_stops(stop, target), record,
+        target, drafter, gamma, max_new_tokens, sampling, randomness, eos, as_stops(stop, target), record,
         decode_round, single, prompts, _right_padded(texts, longest), length, length - 1, length.clone(), limit,
         [None] * len(prompts), torch.ones(len(prompts), dtype=torch.bool), target.device,
         stopwatch=Stopwatch(target.device),
