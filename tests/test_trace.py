@@ -190,7 +190,7 @@ def test_processors_cannot_be_rebuilt_from_their_names():
     sampling = SamplingParams(processors=[lambda ids, scores: scores])
     trace = speculate(target, target, [0], max_new_tokens=4, seed=0, sampling=sampling)
     with pytest.raises(ValueError, match="made with processors .*give settings with these of your own"):
-        trace.settings
+        speculate(target, target, [0], seed=0, **trace.settings)
 
 
 @pytest.mark.parametrize("number", [np.int64, np.uint8, torch.tensor], ids=["int64", "uint8", "tensor"])
