@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from specviz import SamplingParams, TableModel, autoregress, speculate
@@ -191,6 +192,13 @@ def test_live_decodes_what_the_controls_say(live):
     )
     assert live.data["parts"] == expected.parts and live.data["baseline"] is None
     assert live.position == 0 and live.progress == {"state": "idle"} and live.settings["seed"] == "5"
+
+
+def test_live_sends_numbers_of_any_kind_as_pythons_own():
+    given = dict(gamma=np.int64(2), temperature=np.float32(0.5), seed=np.int64(3), max_new_tokens=np.int64(8))
+    live = RoundPlayer.live(table(1), table(2), "a", race=np.bool_(False), **given)
+    assert json.dumps(live.settings) and live.settings["seed"] == "3"
+    assert [live.settings[name] for name in ("gamma", "temperature", "max_new_tokens", "race")] == [2, 0.5, 8, False]
 
 
 def test_live_says_why_it_cannot(live):
