@@ -37,7 +37,7 @@ def long_trace(tokens=1000):
         parts.append(speculate(*pair, "Once upon a time", gamma=4, max_new_tokens=new, seed=seed, eos=()))
         seed += 1
     pieces = {i: piece for part in parts for i, piece in part.pieces.items()}
-    whole = {name: [x for part in parts for x in getattr(part, name)] for name in ("tokens", "rounds")}
+    whole = {name: [x for part in parts for x in getattr(part, name)] for name in ("tokens", "rounds", "parts")}
     return replace(parts[0], **whole, text="".join(part.text for part in parts), pieces=pieces)
 
 

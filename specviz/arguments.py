@@ -1,7 +1,12 @@
-"""Arguments, checked: one clear error that names the argument, its value and the remedy."""
+"""Arguments, checked: one clear error that names the argument, its value and the remedy.
+
+What comes back are Python's own ints and floats, whatever came in: a trace must be able to write them down.
+"""
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 
 
@@ -16,6 +21,19 @@ def integer(value, name: str, least: int, remedy: str = "") -> int:
     if number < least:
         raise ValueError(f"{name}={value!r}: must be an integer >= {least}{remedy}.")
     return number
+
+
+def real(value) -> float:
+    """value as a float, or as the int that it is (Fractions, NumPy's and torch's scalars too); NaN for other types."""
+    if _is_scalar(value) and hasattr(value, "item"):
+        value = value.item()
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return math.nan
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    return value if type(value) is int else number
 
 
 def encodable(text: str, name: str) -> str:
@@ -39,8 +57,8 @@ def as_prompts(target, prompt) -> tuple[list[list[int]], bool]:
             f"prompt={prompt!r}: must be text, token ids, or a list of either (of a tokenizer's output its input_ids), "
             'or chat messages [{"role": "user", "content": "…"}].'
         )
-    single = isinstance(prompt, str) or (len(prompt) > 0 and not hasattr(prompt[0], "__len__")) or _is_chat(prompt)
-    single = single or getattr(prompt, "ndim", 2) == 1
+    single = isinstance(prompt, str) or _is_chat(prompt) or getattr(prompt, "ndim", 2) == 1
+    single = single or (len(prompt) > 0 and (_is_scalar(prompt[0]) or not hasattr(prompt[0], "__len__")))
     prompts = [prompt] if single else list(prompt)
     if not prompts:
         raise ValueError("prompt=[] is empty: give text, token ids, or a list of either.")
@@ -96,6 +114,12 @@ def as_ids(ids, target, name) -> list[int]:
             f"{name}: ids {outside} are outside the vocabulary of {target.name!r} (0 .. {target.vocab_size - 1})."
         )
     return ids
+
+
+def as_eos(eos, target) -> frozenset[int]:
+    """The ids that end a text: an id or several."""
+    single = _is_scalar(eos) or not hasattr(eos, "__iter__")
+    return frozenset(as_ids([eos] if single else list(eos), target, "eos"))
 
 
 def as_stops(stop, target) -> list[str]:

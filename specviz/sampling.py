@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 
 import torch
 
-from specviz.arguments import integer
+from specviz.arguments import integer, real
 from specviz.arrays import as_array, as_tensor, namespace, places
+
+LARGEST = 1e300  # no temperature is as high; infinity is none
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,21 @@ class SamplingParams:
     processors: tuple = ()
 
     def __post_init__(self):
-        if not _is_number(self.temperature) or not math.isfinite(self.temperature) or self.temperature < 0:
+        temperature, top_k, top_p = real(self.temperature), self.top_k, self.top_p
+        if not 0 <= temperature < LARGEST:
             raise ValueError(f"temperature={self.temperature!r}: must be a finite number >= 0 (0 is greedy).")
-        if self.top_k is not None:
-            top_k = integer(self.top_k, "top_k", 1, ", or None to keep all tokens")
-            object.__setattr__(self, "top_k", top_k)  # frozen, but still under construction
-        if self.top_p is not None and (not _is_number(self.top_p) or not 0 < self.top_p <= 1):
+        if top_k is not None:
+            top_k = integer(top_k, "top_k", 1, ", or None to keep all tokens")
+        if top_p is not None and not 0 < (top_p := real(top_p)) <= 1:
             raise ValueError(f"top_p={self.top_p!r}: must lie in (0, 1], or be None to keep all tokens.")
         listed = isinstance(self.processors, (list, tuple))
         if not listed or not all(map(callable, self.processors)):
             raise ValueError(
                 f"processors={self.processors!r}: must be a list of logits processors, functions of (ids, scores)."
             )
-        object.__setattr__(self, "processors", tuple(self.processors))
+        whole = dict(temperature=temperature, top_k=top_k, top_p=top_p, processors=tuple(self.processors))
+        for name, value in whole.items():
+            object.__setattr__(self, name, value)  # frozen, but still under construction
 
     def to_dict(self) -> dict:
         """The settings as JSON can hold them: processors by the names of their classes, if there are any."""
@@ -109,10 +112,6 @@ def as_sampling(sampling) -> SamplingParams:
     if not isinstance(sampling, SamplingParams):
         raise ValueError(f"sampling={sampling!r}: must be a SamplingParams, such as SamplingParams(temperature=0.7).")
     return sampling
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 PLAIN = SamplingParams()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from specviz.arguments import as_ids, as_stops, integer
+from specviz.arguments import as_eos, as_stops, integer
 from specviz.randomness import Randomness, Seeded
 from specviz.rules import Rule, as_rule
 from specviz.sampling import SamplingParams, as_sampling
@@ -76,13 +76,11 @@ class Settings:
 
     def for_target(self, target) -> Settings:
         """What a decoding by target runs with: eos as a frozenset, stop as a list, and a randomness with a seed."""
-        eos = target.eos if self.eos is None else as_eos(self.eos, target)
+        eos = frozenset(target.eos) if self.eos is None else as_eos(self.eos, target)
         randomness = self.randomness
         if randomness is None:  # 53 bits survive a JSON reader that knows only doubles
             randomness = Seeded(secrets.randbits(53) if self.seed is None else self.seed)
-        return replace(
-            self, eos=frozenset(eos), stop=as_stops(self.stop, target), randomness=randomness, seed=None
-        )  # fmt: skip
+        return replace(self, eos=eos, stop=as_stops(self.stop, target), randomness=randomness, seed=None)
 
 
 NAMES = tuple(field.name for field in fields(Settings))
@@ -97,7 +95,3 @@ def known(function: str, given: dict) -> dict:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}.")
     return given
 
-
-def as_eos(eos, target) -> list[int]:
-    """An id or several, within target's vocabulary."""
-    return as_ids(eos if hasattr(eos, "__iter__") and getattr(eos, "ndim", 1) else [eos], target, "eos")

@@ -1,4 +1,4 @@
-"""One idea of text: what ids say behind other ids. Streaming, stop strings, a trace's text and labels all come from here.
+"""One idea of text, for traces, stop strings, streaming and labels: what ids say behind other ids.
 
 The text of a continuation is what decode(before + tokens) has more than decode(before): tokenizers decode an id by its
 neighbours (a first space is dropped, bytes make characters together), so ids decoded one by one do not add up to it.
@@ -25,21 +25,20 @@ class Continuation:
     def __init__(self, tokenizer, before=()):
         self._decode = tokenizer.decode
         self._bytes = getattr(tokenizer, "byte_fallback", frozenset())
-        self._ids = list(before)  # the window; the text behind its seam is read anew, that before it is _done
-        self._done = ""
+        self._done = ""  # the text before the window's seam; that behind it is read anew
+        self._ids, self._seam, self._lead = self._window(list(before), len(before))
         self.count = 0  # tokens
-        self._cut_front(len(self._ids))
 
     def extend(self, tokens) -> None:
-        self._ids += tokens
-        self.count += len(tokens)
+        # What belongs together is assigned together: an interruption may come at any call in between.
+        self._ids, self.count = [*self._ids, *tokens], self.count + len(tokens)
         seam = len(self._ids) - LOOKBACK  # what later tokens can change is not as long as that, runs of bytes aside
         if seam - self._seam < WINDOW or self._bytes.issuperset(self._ids[seam - 1 : seam + 1]):
             return
         before, whole = self._decode(self._ids[:seam]), self._decode(self._ids)
         if whole.startswith(before):  # else the seam would go through a character
-            self._done += self._behind_lead(before)
-            self._cut_front(seam)
+            done, window = self._done + self._behind_lead(before), self._window(self._ids, seam)
+            self._done, (self._ids, self._seam, self._lead) = done, window
 
     @property
     def text(self) -> str:
@@ -61,7 +60,6 @@ class Continuation:
         """
         longest = max(map(len, stops))
         trial = copy.copy(self)
-        trial._ids = list(self._ids)
         for n, token in enumerate(tokens, 1):
             trial.extend([token])
             recent = trial._done[-longest:] + trial._tail()
@@ -75,13 +73,15 @@ class Continuation:
     def _behind_lead(self, said) -> str:
         return said[_shared(self._lead, said) :]
 
-    def _cut_front(self, seam):
-        """Begin the window shortly before the seam, but not in a run of bytes, nor where a dropped space would tell."""
+    def _window(self, ids, seam):
+        """(ids, seam, what the ids before the seam say) of a window that begins shortly before the seam.
+
+        But not in a run of bytes, nor where a space that decoding drops at the beginning would be missed behind it.
+        """
         start = max(0, seam - LOOKBACK)
-        while start and (self._ids[start - 1] in self._bytes or not self._decode(self._ids[start:seam])):
+        while start and (ids[start - 1] in self._bytes or not self._decode(ids[start:seam])):
             start -= 1
-        self._ids, self._seam = self._ids[start:], seam - start
-        self._lead = self._decode(self._ids[: self._seam])
+        return ids[start:], seam - start, self._decode(ids[start:seam])
 
 
 def cut(text: str, stops) -> str:

@@ -145,6 +145,24 @@ class Trace:
         phases = {phase: sum(r.seconds[phase] for r in self.rounds) for phase in PHASES}
         return {"prefill": self.prefill_seconds, **phases}
 
+    @property
+    def settings(self) -> dict:
+        """The settings of speculate() (without gamma: of autoregress()) that gave this trace, all but its randomness.
+
+        speculate(target, drafter, trace.prompt_tokens, randomness=Scripted.from_trace(trace), **trace.settings)
+        decodes it again; where decoding was interrupted, it goes on. Raises ValueError for a trace made with logits
+        processors: only their names are recorded.
+        """
+        from specviz.sampling import SamplingParams  # it needs torch, which a trace does not
+
+        if names := self.sampling.get("processors"):
+            raise ValueError(f"the trace was made with processors {names}: give settings with these of your own.")
+        settings = dict(
+            max_new_tokens=self.max_new_tokens, sampling=SamplingParams(**self.sampling), eos=self.eos, stop=self.stop,
+            record=self.record,
+        )  # fmt: skip
+        return settings if self.drafter is None else settings | dict(gamma=self.gamma, rule=self.rule)
+
     def to_json(self) -> str:
         """The whole trace as JSON; a uniform that nobody drew is null."""
         data = asdict(self)

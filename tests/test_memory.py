@@ -243,7 +243,7 @@ def test_a_model_whose_rows_depend_on_each_other_is_refused():
 class Chatty:
     """Stands in for a transformers tokenizer with a chat template: one id for each role, one for each letter."""
 
-    all_special_ids, added_tokens_decoder, chat_template = [], {}, "…"
+    chat_template = "…"
 
     def apply_chat_template(self, messages, add_generation_prompt, return_dict):
         assert add_generation_prompt and return_dict
@@ -256,6 +256,12 @@ class Chatty:
                 *("abcdefgh".index(c) + 2 for c in message["content"]),
             ]
         return {"input_ids": [*ids, 1], "attention_mask": None}
+
+    def encode(self, text, **_):
+        return ["abcdefghij".index(c) + 2 for c in text]
+
+    def convert_tokens_to_ids(self, entries):
+        return [None] * len(entries)
 
     def convert_ids_to_tokens(self, token):
         return "uaabcdefghij"[token]
@@ -419,7 +425,7 @@ def test_other_kinds_of_models_are_refused_with_the_reason():
         CausalLM(model, context=100)
     with pytest.raises(ValueError, match="context=-5: must be an integer"):
         CausalLM(model, context=-5)
-    with pytest.raises(ValueError, match=r"eos=\[99\]: ids must lie in 0 .. 11"):
+    with pytest.raises(ValueError, match=r"eos: ids \[99\] are outside .* \(0 .. 11\)"):
         CausalLM(model, eos=[99])
     assert CausalLM(model, eos=3).eos == {3}
 

@@ -4,11 +4,12 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from specviz import SamplingParams, TableModel, autoregress, speculate
 from specviz.widgets import RoundPlayer
-from specviz.widgets.player import _decode, player_data, text_parts
+from specviz.widgets.player import _decode, player_data
 
 # A space, a line break, two halves of é, an emoji in four parts, markup, an end: all that makes text awkward.
 PIECES = [b"a", b" bee", b"\xc3", b"\xa9", b"</script>", b"\n", "γ".encode(), b"\xf0\x9f", b"\x98\x80", b"<eos>"]
@@ -53,23 +54,14 @@ def awkward(seed=0, **settings):
 @pytest.mark.parametrize("seed", range(8))
 def test_parts_join_to_the_text(seed):
     trace = awkward(seed)
-    parts = text_parts(trace)
-    assert "".join(parts) == trace.text
-    assert len(parts) == len(trace.tokens)
+    assert "".join(trace.parts) == trace.text
+    assert len(trace.parts) == len(trace.tokens)
     ends = speculate(table(1), table(2), "a", seed=seed, max_new_tokens=200)
     assert ends.finish_reason == "eos"
-    assert "".join(text_parts(ends)) == ends.text
-    assert text_parts(ends)[-1] in ("", "\ufffd")  # EOS itself adds nothing; half a character before it is given up
+    assert "".join(ends.parts) == ends.text and ends.parts[-1] == ""  # EOS itself adds nothing
     stopped = awkward(seed, stop="bee")
-    assert "".join(text_parts(stopped)) == stopped.text
-
-
-def test_a_tokenizer_that_drops_the_leading_space():
-    trace = awkward()
-    trace.tokens, trace.text = [1, 0, 1], "beea bee"  # its pieces say " beea bee"
-    assert text_parts(trace) == ["bee", "a", " bee"]
-    trace.text = "something else"
-    assert text_parts(trace) == ["", "", "something else"]
+    assert "".join(stopped.parts) == stopped.text
+    assert len(stopped.parts) == len(stopped.tokens)
 
 
 def test_the_data_is_json_and_what_decides_is_exact():
@@ -186,7 +178,7 @@ def press(player, message, wait=True):
 
 def test_live_decodes_once_at_the_start(live):
     settings = dict(max_new_tokens=20, seed=3)
-    assert live.data["parts"] == text_parts(speculate(table(1), table(2), "a", gamma=4, **settings))
+    assert live.data["parts"] == speculate(table(1), table(2), "a", gamma=4, **settings).parts
     assert len(live.data["baseline"]["tokens"]) == len(autoregress(table(1), "a", **settings).rounds)
     assert len(live.settings["pairs"]) == 2 and live.progress == {"state": "idle"}
 
@@ -198,8 +190,15 @@ def test_live_decodes_what_the_controls_say(live):
     expected = speculate(
         table(1), table(1), "a", gamma=2, max_new_tokens=20, seed=5, sampling=SamplingParams(temperature=0.5)
     )
-    assert live.data["parts"] == text_parts(expected) and live.data["baseline"] is None
+    assert live.data["parts"] == expected.parts and live.data["baseline"] is None
     assert live.position == 0 and live.progress == {"state": "idle"} and live.settings["seed"] == "5"
+
+
+def test_live_sends_numbers_of_any_kind_as_pythons_own():
+    given = dict(gamma=np.int64(2), temperature=np.float32(0.5), seed=np.int64(3), max_new_tokens=np.int64(8))
+    live = RoundPlayer.live(table(1), table(2), "a", race=np.bool_(False), **given)
+    assert json.dumps(live.settings) and live.settings["seed"] == "3"
+    assert [live.settings[name] for name in ("gamma", "temperature", "max_new_tokens", "race")] == [2, 0.5, 8, False]
 
 
 def test_live_says_why_it_cannot(live):

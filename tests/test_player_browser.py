@@ -9,8 +9,9 @@ from test_player import awkward, table
 
 from specviz import Scripted, TableModel, autoregress, speculate
 from specviz.widgets import OverlapExplorer, RoundPlayer, SpeedupExplorer
+from specviz.widgets.base import joined
 from specviz.widgets.export import write
-from specviz.widgets.player import text_parts
+from specviz.widgets.player import player_data
 
 pytestmark = pytest.mark.browser
 
@@ -96,7 +97,7 @@ def test_by_the_clock_of_the_recording(open_page, trace):
 
 def test_the_text_is_right_after_every_step(open_page, trace):
     page = open_page(RoundPlayer(trace))
-    parts, position, tokens = text_parts(trace), 0, 0
+    parts, position, tokens = trace.parts, 0, 0
     for round in trace.rounds:
         before, tokens = tokens, tokens + len(round.tokens)
         for step in range(steps(round)):
@@ -201,6 +202,84 @@ def test_a_chosen_coin_gives_pythons_round(open_page):
                 page.locator(".sv-reset").click()
                 assert shown_round(page)[:2] == (round.accepted, round.tested)
     assert {"resampled", "bonus"} <= seen
+
+
+# planOf() of player.js, for a list of what-ifs: what the widget shows, without drawing it.
+PLANS = """([source, data, whatIfs]) => {
+    const planOf = new Function(`${source}; return planOf;`)();
+    return whatIfs.map((whatIf) => planOf(data, whatIf));
+}"""
+# Of the awkward pieces in test_player: some that a later token completes, of halves of characters, inside of tokens.
+STOPS = ["a bee", "é", "e😀", "\nγ", "script>a", "\ufffd", "a", "γγ"]
+
+
+def test_replayed_coins_end_where_pythons_do(browser):
+    """Every round of a text with every coin changed, the coin as it was among them: rounds, and text, are Python's."""
+    source = joined("player", "js").replace("export default", "void")
+    page, outcomes, reasons = browser.new_page(), set(), set()
+    for seed in range(8):
+        pair, stop = (table(seed + 1), table(seed + 50)), ([], STOPS[:3], STOPS[3:6], STOPS[6:])[seed % 4]
+        settings = dict(gamma=3, max_new_tokens=24, eos=[9] if seed % 3 else [], stop=stop)
+        trace = speculate(*pair, "a", seed=seed, **settings)
+        data = player_data(trace)
+        cases = [
+            (number, i, u)
+            for number, round in enumerate(trace.rounds)
+            for i, a in enumerate(round.accept_probability)
+            for u in {0.0, round.coins[i], round_down(a), 0.999}
+        ]
+        what_ifs = [{"round": number, "coins": {str(i): u}} for number, i, u in cases]
+        for (number, i, u), plan in zip(cases, page.evaluate(PLANS, [source, data, what_ifs]), strict=True):
+            other = with_coin(trace, pair, number, i, u)
+            mine, theirs = plan["rounds"][number], other.rounds[number]
+            assert len(plan["rounds"]) == number + 1 == len(other.rounds)
+            assert [mine[name] for name in ("accepted", "tested", "next", "outcome")] == [
+                theirs.accepted, theirs.tested, theirs.next_token, theirs.outcome
+            ]  # fmt: skip
+            assert "".join(sum(plan["parts"], [])) == other.text, (number, i, u, stop)
+            assert [len(parts) for parts in plan["parts"]] == [len(round.tokens) for round in other.rounds]
+            outcomes.add(theirs.outcome)
+            reasons.add(other.finish_reason)
+        [plan] = page.evaluate(PLANS, [source, data, [{}]])
+        assert sum(plan["parts"], []) == trace.parts
+    page.close()
+    assert outcomes >= {"resampled", "bonus", "ended"} and reasons >= {"stop", "eos", "interrupted"}
+
+
+def with_coin(trace, pair, number, i, u):
+    """Python's replay of a trace with another coin, up to the end of that round."""
+    coins, done = Scripted({(0, number, "coin", i): u}, base=Scripted.from_trace(trace)), []
+
+    def enough(round):
+        done.append(round)
+        return len(done) > number
+
+    return speculate(*pair, trace.prompt_tokens, randomness=coins, on_round=enough, **trace.settings)
+
+
+def test_nothing_behind_a_stop_string_is_shown_as_text(open_page):
+    """Neither when the text is played to its end, nor when a changed coin lets it go on or end elsewhere."""
+    pair, stop = (table(1), table(2)), ["e</scr", "a b", "<eos>γ"]
+    for seed in range(99):
+        trace = speculate(*pair, "a", gamma=3, max_new_tokens=40, seed=seed, eos=[], stop=stop)
+        last, number = trace.rounds[-1], len(trace.rounds) - 1
+        others = [with_coin(trace, pair, number, i, 0.999) for i in range(last.tested)]
+        free = [i for i, other in enumerate(others) if other.finish_reason == "interrupted"]
+        begun = any(trace.parts[i] == "" for i in range(len(trace.tokens) - len(last.tokens)))
+        if trace.finish_reason == "stop" and number > 1 and free and begun:  # the stop string begins a round before
+            break
+    else:
+        pytest.fail("no such trace")
+    page = open_page(RoundPlayer(trace))
+    go(page, sum(map(steps, trace.rounds)))
+    assert shown_text(page) == trace.text
+    for i, other in enumerate(others):
+        pin(page, i)
+        set_range(page.locator(".sv-coin-slider"), 0.999)
+        assert shown_text(page) == other.text
+        page.locator(".sv-reset").click()
+        assert shown_text(page) == trace.text and shown_round(page)[0] == last.accepted
+    assert others[free[0]].text != trace.text
 
 
 def round_down(a):

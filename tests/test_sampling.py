@@ -1,5 +1,10 @@
 """SamplingParams against transformers' own warpers, ties, and bad logits."""
 
+import json
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -102,11 +107,28 @@ def test_half_precision_logits_become_float32_probabilities():
         (dict(top_p=1.1), "top_p=1.1"),
         (dict(top_k=0), "top_k=0"),
         (dict(top_k=2.0), "top_k=2.0"),
+        (dict(temperature=-(10**400)), "temperature=-1000"),
+        (dict(temperature=True), "temperature=True"),
+        (dict(temperature=Decimal("0.7")), "temperature=Decimal"),
+        (dict(temperature=torch.tensor([0.7, 0.7])), "temperature=tensor"),
+        (dict(temperature=np.bool_(True)), "temperature="),
+        (dict(top_p=np.float32("nan")), "top_p="),
     ],
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SamplingParams(**settings)
+
+
+@pytest.mark.parametrize("of", [np.float32, np.float64, torch.tensor, Fraction, np.asarray], ids=lambda of: of.__name__)
+def test_numbers_of_any_kind_become_pythons_own(of):
+    """Half is half in any of them. A trace must be able to write them down, and to be decoded again with them."""
+    given = SamplingParams(temperature=of(0.5), top_p=of(0.75))
+    assert given == SamplingParams(temperature=0.5, top_p=0.75) and hash(given) == hash(SamplingParams(0.5, None, 0.75))
+    assert json.dumps(given.to_dict()) == '{"temperature": 0.5, "top_k": null, "top_p": 0.75}'
+    logits = torch.tensor([0.0, 1.0, 2.0])
+    assert given.probabilities(logits).tolist() == SamplingParams(0.5, None, 0.75).probabilities(logits).tolist()
+    assert type(SamplingParams(temperature=0).temperature) is int  # as it was given
 
 
 def test_a_temperature_beyond_the_numbers_of_the_dtype_is_uniform_over_what_is_allowed():

@@ -3,10 +3,12 @@
 import json
 import math
 
+import numpy as np
 import pytest
-from tiny import language_model
+import torch
+from tiny import hub_model, language_model
 
-from specviz import Exhaustive, SamplingParams, Scripted, TableModel, Trace, autoregress, speculate
+from specviz import CausalLM, Exhaustive, SamplingParams, Scripted, Seeded, TableModel, Trace, autoregress, speculate
 
 
 def traces():
@@ -132,3 +134,102 @@ def test_names_device_and_dtype_are_recorded():
     trace = speculate(target, drafter, [[1], [2]], max_new_tokens=4, seed=7)[1]
     assert (trace.target, trace.drafter, trace.device, trace.dtype) == ("llama-1", "llama-2", "cpu", "float64")
     assert (trace.seed, trace.row, trace.gamma, trace.max_new_tokens) == (7, 1, 4, 4)
+
+
+# --- what a replay needs ------------------------------------------------------------------------
+
+
+def replayed(trace, target, drafter):
+    """The same text once more, from what the trace's JSON records alone."""
+    trace = Trace.from_json(trace.to_json())
+    randomness = Scripted.from_trace(trace)
+    if drafter is None:
+        return autoregress(target, trace.prompt_tokens, randomness=randomness, **trace.settings)
+    return speculate(target, drafter, trace.prompt_tokens, randomness=randomness, **trace.settings)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(max_new_tokens=40, stop=["ca", "bbd"]),
+        dict(max_new_tokens=40, eos=[3]),
+        dict(max_new_tokens=9, sampling=SamplingParams(0.7, 3, 0.9), record="full"),
+        dict(max_new_tokens=99, eos=[]),
+    ],
+    ids=["stop", "eos", "length", "context"],
+)
+def test_a_trace_alone_is_enough_to_decode_it_again(settings, plain, seed):
+    target, drafter = (TableModel.random(4, 2, seed=s, symbols="abcd", eos=3) for s in (1, 2))
+    settings = dict(eos=[]) | settings
+    if plain:
+        trace, drafter = autoregress(target, "ab", seed=seed, **settings), None
+    else:
+        trace = speculate(target, drafter, "ab", gamma=3, seed=seed, **settings)
+    again = replayed(trace, target, drafter)
+    for name in ("tokens", "text", "parts", "finish_reason", "gamma", "sampling", "eos", "stop", "record", "rule"):
+        assert getattr(again, name) == getattr(trace, name), name
+    assert [r.draft_tokens for r in again.rounds] == [r.draft_tokens for r in trace.rounds]
+
+
+def test_what_ended_the_text_is_recorded():
+    target, drafter = (TableModel.random(4, 2, seed=s, symbols="abcd") for s in (1, 2))
+    trace = speculate(target, drafter, "ab", max_new_tokens=40, stop="ca", seed=0)
+    assert trace.finish_reason == "stop" and trace.stop == ["ca"] and "ca" not in trace.text
+    assert "".join(trace.parts) == trace.text and len(trace.parts) == len(trace.tokens) > len(trace.text)
+    assert (trace.record, trace.rule, trace.backend, trace.version) == ("top", "standard", None, 2)
+    bare = speculate(target, drafter, "ab", max_new_tokens=40, stop="ca", seed=0, record="none")
+    assert bare.text == trace.text and bare.parts is None and bare.record == "none"
+    mute = speculate(TableModel.random(4), drafter, [0], max_new_tokens=4, seed=0)
+    assert mute.prompt is mute.text is mute.parts is None and mute.pieces == {}
+
+
+def test_processors_cannot_be_rebuilt_from_their_names():
+    target = TableModel.random(4, 1, seed=1)
+    sampling = SamplingParams(processors=[lambda ids, scores: scores])
+    trace = speculate(target, target, [0], max_new_tokens=4, seed=0, sampling=sampling)
+    with pytest.raises(ValueError, match="made with processors .*give settings with these of your own"):
+        speculate(target, target, [0], seed=0, **trace.settings)
+
+
+@pytest.mark.parametrize("number", [np.int64, np.uint8, torch.tensor], ids=["int64", "uint8", "tensor"])
+def test_settings_of_any_integer_type_end_in_the_same_json(number):
+    target, drafter = (TableModel.random(5, 1, seed=seed, eos=number(4)) for seed in (1, 2))
+
+    def written(number):
+        settings = dict(gamma=number(2), max_new_tokens=number(7), sampling=SamplingParams(top_k=number(3)))
+        prompts = [[number(0), number(1)], [number(2)]]
+        decoded = speculate(target, drafter, prompts, randomness=Seeded(number(3), [number(6), number(5)]), **settings)
+        for eos in (number(3), [number(3)], {int(number(3))}):
+            decoded.append(autoregress(target, prompts[0], eos=eos, max_new_tokens=number(9), seed=number(1)))
+        return [replaced(trace) for trace in decoded]
+
+    def replaced(trace):
+        data = json.loads(trace.to_json())
+        del data["prefill_seconds"]
+        for round in data["rounds"]:
+            del round["seconds"]
+        return data
+
+    assert written(number) == written(int)
+
+
+def test_several_ids_as_an_array_or_a_tensor_end_a_text():
+    target = TableModel.random(5, 1, seed=1)
+    for eos in (np.array([2, 3]), torch.tensor([2, 3]), (i for i in (2, 3))):
+        assert autoregress(target, [0], eos=eos, max_new_tokens=9, seed=1).eos == [2, 3]
+    for eos in ("ab", 1.5, np.array([1.5]), [None], True):
+        with pytest.raises(ValueError, match="eos=.*must be token ids"):
+            autoregress(target, [0], eos=eos)
+    with pytest.raises(ValueError, match="eos=.*must be token ids"):
+        TableModel.random(5, eos=1.5)
+
+
+def test_a_configuration_that_says_minus_one_means_no_end():
+    model = hub_model("gpt2", 0, vocab_size=12)
+    model.config.eos_token_id = model.generation_config.eos_token_id = [-1, 3, 99]
+    target = CausalLM(model, name=np.str_("named"))
+    assert target.eos == {3}
+    trace = autoregress(target, [0], max_new_tokens=3, seed=0)
+    assert Trace.from_json(trace.to_json()).eos == [3]

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from specviz.arguments import as_ids, as_prompts, check_target, integer
+from specviz.arguments import as_eos, as_ids, as_prompts, check_target, integer
 from specviz.equivalence.exact import target_law
 from specviz.equivalence.goodness_of_fit import MIN_EXPECTED, Report, chi_square
 from specviz.equivalence.greedy import rounding
@@ -96,9 +96,9 @@ def audit(
         raise ValueError(f"drafter={drafter!r}: must be a language model over the vocabulary of {target.name!r}.")
     if not 0 < false_alarm < 1:
         raise ValueError(f"false_alarm={false_alarm!r}: must be a probability between 0 and 1.")
-    if integer(seed, "seed", 0, " and < 2**64") >= 2**64:
+    if (seed := integer(seed, "seed", 0, " and < 2**64")) >= 2**64:
         raise ValueError(f"seed={seed!r}: must be an integer >= 0 and < 2**64.")
-    eos = target.eos if eos is None else frozenset(as_ids(eos if hasattr(eos, "__len__") else [eos], target, "eos"))
+    eos = target.eos if eos is None else as_eos(eos, target)
     asked = _Asked(generate, target, prompts, samples, tokens, sampling, eos, drafter, false_alarm, seed)
 
     calls, interrupted = _draw(asked, resume, progress)

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from specviz.arguments import integer
+from specviz.arguments import as_eos, integer
 from specviz.models import graphs, kernels, lean
 from specviz.models.memory import FULL, CausalMemory, direct_forward, whole_forward
 from specviz.models.tokenizers import HubTokenizer
@@ -25,13 +25,13 @@ class HubModel:
         config = model.config.get_text_config()
         self.model = model.eval()
         self.tokenizer = None if tokenizer is None else HubTokenizer(tokenizer)
-        self.name = name or getattr(config, "_name_or_path", "") or config.model_type
+        self.name = str(name or "") or getattr(config, "_name_or_path", "") or config.model_type
         if model.get_output_embeddings() is None:
             raise ValueError(
                 f"{self.name} ({config.model_type}) has no language-modelling head: load it as …ForCausalLM."
             )
         self.vocab_size = model.get_output_embeddings().weight.shape[0]
-        self.eos = _eos(model, self.vocab_size, eos)
+        self.eos = _eos(model, self.vocab_size) if eos is None else as_eos(eos, self)
         self._embeddings = model.get_input_embeddings()  # asked for its device at every step, and slow to find
 
     @property
@@ -229,16 +229,12 @@ def _rope_settings(config) -> list[dict]:
     return [rope, *nested]
 
 
-def _eos(model, vocab_size, asked) -> frozenset[int]:
-    if asked is not None:
-        ids = [integer(i, "eos: an id", 0) for i in (asked if hasattr(asked, "__iter__") else [asked])]
-        if any(i >= vocab_size for i in ids):
-            raise ValueError(f"eos={asked!r}: ids must lie in 0 .. {vocab_size - 1}.")
-        return frozenset(ids)
+def _eos(model, vocab_size) -> frozenset[int]:
+    """The ids that end a text by the model's configuration."""
     for config in (model.generation_config, model.config):
         ids = getattr(config, "eos_token_id", None)
-        if ids is not None:  # configurations made for tests keep ids of a larger vocabulary
-            return frozenset(i for i in ([ids] if isinstance(ids, int) else ids) if i < vocab_size)
+        if ids is not None:  # -1 stands for none; configurations made for tests keep ids of a larger vocabulary
+            return frozenset(i for i in ([ids] if isinstance(ids, int) else ids) if 0 <= i < vocab_size)
     return frozenset()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from specviz.arguments import integer
+from specviz.arguments import as_eos, integer
 from specviz.models.protocol import Tape
 from specviz.models.tokenizers import SymbolTokenizer
 
@@ -28,12 +28,10 @@ class TableModel:
         if not shape or shape[-1] < 1 or any(axis != shape[-1] + 1 for axis in shape[:-1]):
             raise ValueError(f"logits has shape {shape}: must be [V], [V+1, V], [V+1, V+1, V], … for V symbols.")
         self.vocab_size, self.order = shape[-1], len(shape) - 1
-        self.eos = frozenset(map(int, eos if hasattr(eos, "__iter__") else [eos]))
-        if any(token not in range(self.vocab_size) for token in self.eos):
-            raise ValueError(f"eos={sorted(self.eos)}: ids must lie in 0 .. {self.vocab_size - 1}.")
         if symbols is not None and (len(symbols) != self.vocab_size or len(set(symbols)) != self.vocab_size):
             raise ValueError(f"symbols={symbols!r}: must be {self.vocab_size} different characters, one for each id.")
-        self.name, self.context = name, integer(context, "context", 1, " tokens")
+        self.name, self.context = str(name), integer(context, "context", 1, " tokens")
+        self.eos = as_eos(eos, self)
         self.tokenizer = None if symbols is None else SymbolTokenizer(symbols)
         self.device, self.dtype = self.logits.device, dtype
 

@@ -6,13 +6,16 @@
 // One step for each draft, one for the target's forward, one for each coin that is compared, one for the round's end.
 const stepsOf = (round) => round.draft.length + 1 + round.tested + 1;
 
-// The same round with other coins: Algorithm 1 once more. What would follow a rejection at each position, and a full
-// acceptance, was recorded, so this needs no model.
-function replay(round, coins, eos) {
+const tokensOf = (round) => [...round.draft.slice(0, round.accepted), ...(round.next === null ? [] : [round.next])];
+
+// A round, given by its number, with other coins: Algorithm 1 once more. What would follow a rejection at each
+// position, and a full acceptance, was recorded, so this needs no model.
+function replay(data, number, coins) {
+  const round = data.rounds[number];
   const u = round.coins.map((recorded, i) => coins[i] ?? recorded);
   let accepted = 0;
   while (accepted < round.draft.length && u[accepted] !== null && u[accepted] < round.a[accepted]) accepted += 1;
-  const end = round.draft.slice(0, accepted).findIndex((token) => eos.includes(token));
+  const end = endOf(data, data.rounds.slice(0, number).flatMap(tokensOf), round.draft.slice(0, accepted));
   if (end >= 0) {
     return { ...round, coins: u, accepted: end + 1, tested: end + 1, next: null, outcome: "ended" };
   }
@@ -28,26 +31,32 @@ function replay(round, coins, eos) {
   };
 }
 
-// All rounds that can be shown, and the totals before each. After a changed coin the recording does not go on.
+// All rounds that can be shown, what each token of them adds to the text, and the totals before each. After a changed
+// coin the recording does not go on.
 function planOf(data, whatIf) {
-  let rounds = data.rounds;
+  let { rounds, parts } = data;
   const altered = whatIf.coins && whatIf.round < rounds.length ? whatIf.round : null;
   if (altered !== null) {
-    rounds = [...rounds.slice(0, altered), replay(rounds[altered], whatIf.coins, data.eos)];
+    rounds = [...rounds.slice(0, altered), replay(data, altered, whatIf.coins)];
+    parts = partsOf(data, rounds.flatMap(tokensOf));
+    const end = stopIn(data, parts.join(""));
+    if (end >= 0) parts = cutParts(parts, end);
   }
+  let token = 0;
+  parts = rounds.map((round) => parts.slice(token, (token += tokensOf(round).length)));
   const before = [{ steps: 0, tokens: 0, forwards: 0, accepted: 0, tested: 0, seconds: 0 }];
   for (const round of rounds) {
     const so = before.at(-1);
     before.push({
       steps: so.steps + stepsOf(round),
-      tokens: so.tokens + round.accepted + (round.next === null ? 0 : 1),
+      tokens: so.tokens + tokensOf(round).length,
       forwards: so.forwards + round.forwards,
       accepted: so.accepted + round.accepted,
       tested: so.tested + round.tested,
       seconds: so.seconds + round.seconds.reduce((a, b) => a + b),
     });
   }
-  return { rounds, before, altered, finish: data.finish, total: before.at(-1).steps };
+  return { rounds, parts, before, altered, finish: data.finish, total: before.at(-1).steps };
 }
 
 // Where a position is: the round, and how far it has come.
@@ -151,10 +160,35 @@ function labelOf(data, id) {
   return named.replace(/[\p{C}\p{Z}]/gu, (character) => hex(character.codePointAt(0)));
 }
 
-// What a token adds to the text when it is not the recorded one.
-function textOf(data, id) {
-  const piece = data.pieces[id];
-  return typeof piece === "string" && !data.eos.includes(id) ? piece : "";
+// What each of some ids adds to the text. A character belongs to the id that completes it; an end token is no text.
+function partsOf(data, ids) {
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  const encoder = new TextEncoder();
+  return ids.map((id, i) => {
+    const piece = (data.spoken && data.eos.includes(id) ? null : data.pieces[id]) ?? "";
+    const bytes = typeof piece === "string" ? encoder.encode(piece) : Uint8Array.from(piece);
+    return decoder.decode(bytes, { stream: i < ids.length - 1 });
+  });
+}
+
+function cutParts(parts, room) {
+  return parts.map((part) => {
+    const kept = part.slice(0, Math.max(0, room));
+    room -= part.length;
+    return kept;
+  });
+}
+
+// Where the first stop string begins in a text, or -1.
+function stopIn(data, text) {
+  const found = data.stop.map((stop) => text.indexOf(stop)).filter((at) => at >= 0);
+  return found.length ? Math.min(...found) : -1;
+}
+
+// Which of the drafts that follow the tokens before ends the text, as an end token or by completing a stop string; or -1.
+function endOf(data, before, drafts) {
+  const stops = (i) => stopIn(data, partsOf(data, [...before, ...drafts.slice(0, i + 1)]).join("")) >= 0;
+  return drafts.findIndex((token, i) => data.eos.includes(token) || (data.stop.length > 0 && stops(i)));
 }
 
 // --- the widget --------------------------------------------------------------------------------------------------
@@ -385,16 +419,8 @@ function massOf(round, i, name) {
 // One span a round, made once; those that are settled are in the page. The round on the stage shows its tokens as
 // chips, which hold the exact text (glyphs and codes are drawn by CSS). So the element's text is the text so far.
 function textPanel({ view, data, say, label, go }) {
-  const spans = [];
-  let token = 0;
-  const parts = data.rounds.map((round) => {
-    const count = round.accepted + (round.next === null ? 0 : 1);
-    const own = data.parts.slice(token, token + count);
-    token += count;
-    return own;
-  });
+  const spans = data.rounds.map(() => h("span", { class: "sv-settled" }));
   const continuation = h("span", { class: "sv-continuation" });
-  for (const own of parts) spans.push(h("span", { class: "sv-settled" }, own.join("")));
   const chips = h("span", { class: "sv-chips" });
   const caret = h("span", { class: "sv-caret", "aria-hidden": "true" });
   continuation.append(chips);
@@ -409,15 +435,16 @@ function textPanel({ view, data, say, label, go }) {
 
   let starts = [];
   let visible = 0; // rounds that are settled
-  let drawn = null; // what the chips show
+  let drawn = {}; // what the chips show
   function draw(stage, plan) {
     starts = plan.before.map((so) => so.steps);
+    if (drawn.plan !== plan) plan.parts.forEach((own, i) => setText(spans[i], own.join("")));
     const settled = stage.number; // the round on the stage is chips, once it is done
     if (visible < settled) chips.before(...spans.slice(visible, settled));
     for (const span of spans.slice(settled, visible)) span.remove();
     visible = settled;
-    if (drawn?.round !== stage.round || drawn.done !== stage.done) {
-      drawn = { round: stage.round, done: stage.done };
+    if (drawn.plan !== plan || drawn.round !== stage.round || drawn.done !== stage.done) {
+      drawn = { plan, round: stage.round, done: stage.done };
       chips.replaceChildren(...(stage.done ? chipsOf(stage, plan) : []));
     }
   }
@@ -427,9 +454,8 @@ function textPanel({ view, data, say, label, go }) {
   }
 
   function chipsOf({ number, round }, plan) {
-    const ids = [...round.draft.slice(0, round.accepted), ...(round.next === null ? [] : [round.next])];
-    return ids.map((id, i) => {
-      const own = plan.altered === number ? textOf(data, id) : parts[number][i];
+    return tokensOf(round).map((id, i) => {
+      const own = plan.parts[number][i];
       const kind = i < round.accepted ? "accepted" : round.outcome;
       // What has no shape of its own (a line break, part of a character, EOS) is shown as its label.
       const coded = !/^ ?[^\s\p{C}]+$/u.test(own);

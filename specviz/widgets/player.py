@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import heapq
 import math
 import threading
@@ -95,6 +94,9 @@ class RoundPlayer(Widget):
         )  # fmt: skip
         pairs = {name: (target, drafter)} | dict(pairs or {})
         traces = _decode(pairs, settings)
+        trace = traces[0]  # its numbers are Python's own, which alone can be sent to the browser
+        settings |= dict(gamma=trace.gamma, temperature=trace.sampling["temperature"])
+        settings |= dict(max_new_tokens=trace.max_new_tokens, race=bool(race))
         player = cls(*traces, settings=settings | {"pairs": list(pairs)}, progress={"state": "idle"})
         player._pairs, player._thread, player._stop = pairs, None, threading.Event()
         player.on_msg(player._hear)
@@ -200,9 +202,10 @@ def player_data(trace, baseline=None) -> dict:
         "finish": trace.finish_reason,
         "spoken": spoken,
         "prompt": trace.prompt if spoken else "".join(pieces[i] for i in trace.prompt_tokens),
-        "parts": text_parts(trace) if spoken else [pieces[i] for i in trace.tokens],
+        "parts": trace.parts if spoken else [pieces[i] for i in trace.tokens],
         "pieces": {str(i): piece for i, piece in pieces.items()},
         "eos": trace.eos,
+        "stop": trace.stop,
         "rounds": [_round_data(round) for round in trace.rounds],
         "baseline": None if baseline is None else _race_data(_replayable(baseline, "baseline")),
     }
@@ -214,37 +217,6 @@ def _readable(piece: bytes) -> str | list[int]:
         return piece.decode()
     except UnicodeDecodeError:
         return list(piece)
-
-
-def text_parts(trace) -> list[str]:
-    """What each token adds to the text; joined they are trace.text exactly.
-
-    A token that ends inside a character adds nothing, and the one that completes it adds the character. Tokens
-    beyond the text (EOS, the end of a stop string) add nothing.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    last = len(trace.tokens) - 1
-    parts = [decoder.decode(trace.pieces[token], final=i == last) for i, token in enumerate(trace.tokens)]
-    joined, text = "".join(parts), trace.text
-    if not joined.startswith(text):
-        # A tokenizer whose text is not that of its pieces. Most of these only drop a leading space; for any other
-        # the text comes with the last token.
-        lead = max(0, joined.find(text))
-        parts = _without_lead(parts, lead) if text in joined else [""] * last + [text]
-    room = len(text)
-    for i, part in enumerate(parts):
-        parts[i] = part[:room]
-        room -= len(parts[i])
-    return parts
-
-
-def _without_lead(parts, lead) -> list[str]:
-    """parts without their first lead characters in all."""
-    kept = []
-    for part in parts:
-        kept.append(part[lead:])
-        lead = max(0, lead - len(part))
-    return kept
 
 
 def _following(round) -> list[int | None]:
