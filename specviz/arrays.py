@@ -34,7 +34,7 @@ def as_tensor(x, device=None) -> torch.Tensor:
     """The inverse: a tensor on device (None: where it is)."""
     if isinstance(x, np.ndarray):
         x = torch.from_numpy(x)
-    return x if device is None else x.to(device)
+    return x if device is None or device == x.device else x.to(device)
 
 
 def beside(values, x):
@@ -62,10 +62,18 @@ def host(*arrays) -> list[np.ndarray]:
     return [part.reshape(x.shape).astype(kind) for part, x, kind in zip(parts, arrays, kinds, strict=True)]
 
 
-def places(rows: int, columns: int, x):
-    """Indices ([B, 1], [1, n]) that pick x[row, column, ids[row, column]] together with ids [B, n]."""
-    indices = _places(rows, columns)
-    return indices if isinstance(x, np.ndarray) else tuple(beside(index, x) for index in indices)
+def of_ids(x, ids) -> list[list[float]]:
+    """x [B, n, V] at ids [B, m], m <= n -> [B, m], on the host: the probabilities of chosen tokens."""
+    if isinstance(x, np.ndarray):  # number by number costs least where there are few, and is bearable where many
+        item = x.item
+        return [[item(b, i, v) for i, v in enumerate(row)] for b, row in enumerate(ids.tolist())]
+    row, column = (beside(index, x) for index in _places(*ids.shape))
+    return x[row, column, ids].tolist()
+
+
+def at_positions(x, at: list[int]):
+    """x [B, n, V] at one position a row -> [B, V]; a view where all rows stand at the same."""
+    return x[:, at[0]] if len(set(at)) == 1 else x[range(len(at)), at]
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from specviz.arguments import integer, real
-from specviz.arrays import as_array, as_tensor, namespace, places
 
 LARGEST = 1e300  # no temperature is as high; infinity is none
 
@@ -118,15 +117,11 @@ PLAIN = SamplingParams()
 
 
 def _one_hot(logits):
-    """All mass on the largest logit: the first of equals, as argmax gives it in both libraries."""
-    rows = as_array(logits).reshape(-1, logits.shape[-1])
-    xp, every, best = namespace(rows), places(len(rows), 0, rows)[0][:, 0], rows.argmax(-1)
-    one_hot = xp.zeros_like(rows)
-    one_hot[every, best] = 1
-    finite = xp.isfinite(rows[every, best])
-    if xp is torch or not finite.all():  # a GPU is not waited for
-        one_hot = xp.where(finite[:, None], one_hot, xp.zeros_like(one_hot) + math.nan)
-    return as_tensor(one_hot, logits.device).view(logits.shape)
+    top, best = logits.max(-1, keepdim=True)  # of equal maxima the first, as torch promises
+    one_hot = torch.zeros_like(logits).scatter_(-1, best, 1)
+    if logits.is_cpu and all(map(math.isfinite, top.flatten().tolist())):  # a GPU is not waited for
+        return one_hot
+    return one_hot.masked_fill(~top.isfinite(), math.nan)
 
 
 def _keep_top_k(logits, k):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from specviz.arguments import as_prompts, check_target
-from specviz.arrays import as_array, as_tensor, beside, host, namespace, places
+from specviz.arrays import as_array, as_tensor, beside, host, namespace, of_ids
 from specviz.drafters.model import as_drafter
 from specviz.drafters.protocol import Drafter, DraftSession, Proposal, nothing_drafted
 from specviz.models.protocol import LanguageModel, Memory
@@ -46,6 +46,8 @@ class State:
     memory: Memory | None = None  # None where no row has anything to decode
     session: DraftSession | None = None
     round: int = 0
+    drafted: int = -1  # the last round that draft() began
+    fed: int = -1  # the last round that target_forward() fed
     history: list[list[Round | None]] = field(default_factory=list)
     prefill_seconds: float = 0.0
     texts: dict[int, Continuation] = field(default_factory=dict)  # of the rows that were asked for theirs
@@ -156,7 +158,9 @@ def draft(state) -> Proposal:
     if state.session is None:
         proposal = nothing_drafted(len(state.lengths), state.target.vocab_size, state.device)
     else:
-        state.session.rewind(state.heads)  # nothing to do, unless this round was begun before
+        if state.drafted == state.round:  # this round was begun before
+            state.session.rewind(state.heads)
+        state.drafted = state.round
         proposal = state.session.propose(
             state.committed, state.length, _of_rows(gamma), state.sampling, state.randomness
         )
@@ -172,7 +176,9 @@ def target_forward(state, proposal) -> torch.Tensor:
     p[:, i] is the target's distribution after the committed text and the first i drafts.
     """
     _check_round(state, proposal)
-    state.memory.rewind(state.heads)  # nothing to do, unless this round was begun before
+    if state.fed == state.round:  # this round was begun before
+        state.memory.rewind(state.heads)
+    state.fed = state.round
     if proposal.tokens.device != state.device:
         proposal.tokens, proposal.q = proposal.tokens.to(state.device), proposal.q.to(state.device)
     committed, drafts = state.committed.numpy(), as_array(proposal.tokens)
@@ -267,11 +273,11 @@ def _texts_before(state, proposal):
 def _sound_numbers(state, proposal, p, verdict):
     """The round's one transfer: drafts, accepted and next_token as lists, once p and q are known to be sound."""
     x, q, p = as_array(proposal.tokens), as_array(proposal.q), as_array(p)
-    of_drafts = q[(*places(*x.shape, x), x)]  # q(x_i) [B, gamma]
     first_p = p[..., 0]  # [B, gamma+1]; p is NaN throughout, or nowhere
     sum_q = q.sum(-1)  # [B, gamma]
-    numbers = x, as_array(verdict.accepted), as_array(verdict.next_token), of_drafts, first_p, sum_q
-    x, accepted, next_token, of_drafts, first_p, sum_q = (values.tolist() for values in host(*numbers))
+    of_drafts = of_ids(q, x)  # q(x_i) [B, gamma]
+    numbers = x, as_array(verdict.accepted), as_array(verdict.next_token), first_p, sum_q
+    x, accepted, next_token, first_p, sum_q = (values.tolist() for values in host(*numbers))
     lengths, running = proposal.lengths.tolist(), [ended is None for ended in state.finish]
     # The draft comes first: a target's NaN may only be the answer to a token drawn from a NaN.
     for row, n in enumerate(lengths):

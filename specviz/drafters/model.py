@@ -100,7 +100,8 @@ class ModelSession:
         if not tokens:
             return nothing_drafted(rows, self.vocab_size, self.device)
         (lengths,) = host(lengths)
-        return Proposal(*(as_tensor(x) for x in (stacked(tokens), stacked(q), lengths, stacked(u))), len(tokens))
+        drafts, u = (as_tensor(stacked(parts)) for parts in (tokens, u))
+        return Proposal(drafts, torch.stack(q, 1), as_tensor(lengths), u, forwards=len(tokens))
 
     def _catch_up(self, committed, ends, drafts):
         """Feed what the memory lacks of the committed text, up to ends; logits [B, V] after its last token.
@@ -124,14 +125,14 @@ class ModelSession:
         heads = self.memory.length
         if len(lacking) == 1:
             count, begin = None, heads.item()
-            tokens = committed[:, begin : begin + lacking[0]]
+            tokens = as_tensor(committed.numpy()[:, begin : begin + lacking[0]])
         else:
             count = torch.tensor(lacking)
             at = heads[:, None] + torch.arange(max(lacking))
             tokens = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
         if self.model.vocab_size < self.vocab_size:
             tokens = tokens.clamp(max=self.model.vocab_size - 1)  # the target may have emitted an id that only it has
-        return tokens.to(self.device), count
+        return as_tensor(tokens, self.device), count
 
     def _over_the_targets_ids(self, logits):
         lacking = self.vocab_size - logits.shape[-1]
