@@ -66,10 +66,10 @@ def test_the_law_of_the_first_token_is_p_for_any_draft_length(tables, data):
     vocabulary = len(p1)
     law = torch.zeros(vocabulary, dtype=torch.float64)
     for branch in Exhaustive():
-        q, tokens = torch.stack([q1, q2])[None], []
+        branch.begin(1)
+        q, tokens = torch.stack([q1, q2])[None], torch.zeros(1, 2, dtype=torch.long)
         for i in range(length):
-            tokens.append(branch.draw(q[:, i], "draft", i).token)
-        tokens = torch.stack([*tokens, *[torch.zeros(1, dtype=torch.long)] * (2 - length)], 1)
+            tokens[0, i] = int(branch.draw(q[:, i], "draft", i).token[0])
         verdict = verify(tokens, q, torch.stack([p1, p2, p3])[None], branch, torch.tensor([length]))
         first = tokens[0, 0] if verdict.accepted[0] > 0 else verdict.next_token[0]
         law[first] += branch.weight[0]
