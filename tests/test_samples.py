@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specviz import SamplingParams, Seeded, TableModel, speculate
+from specviz.equivalence import samples
 from specviz.equivalence.exact import target_law
 from specviz.equivalence.goodness_of_fit import chi_square, fit_sequences
-from specviz.equivalence import samples
 from specviz.equivalence.samples import sample_position, sample_sequences
 from specviz.randomness import inverse_cdf
 
