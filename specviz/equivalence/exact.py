@@ -109,7 +109,8 @@ def estimate_branches(target, drafter, prompt, *, merge=False, probes=None, seed
     _check_settings("estimate_branches", settings, merge)
     prompt, settings = _normal(target, drafter, prompt, settings)
     if probes is None:
-        most = 512 if settings.get("record", "none") == "none" else 64  # a round that is recorded takes ten times as long
+        recording = settings.get("record", "none") != "none"  # then a round takes ten times as long
+        most = 64 if recording else 512
         probes = max(16, min(most, 2**17 // target.vocab_size))
     probes = integer(probes, "probes", 1)
 
