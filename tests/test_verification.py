@@ -155,6 +155,16 @@ def test_acceptance_is_strict_at_the_border_and_at_zero():
     assert verify(torch.tensor([[0, 1]]), Q, P, coins(0.5, 0.0)).accepted.item() == 1
 
 
+def test_a_verdict_that_is_written_over_changes_no_later_one():
+    randomness = Seeded(8)
+    first, again = (verify(torch.tensor([[1, 2]]), Q, P, randomness) for _ in range(2))
+    kept = {name: values.clone() for name, values in vars(again).items() if name != "judged"}
+    for values in (first.coins, first.u_next, first.accept_probability):
+        values[:] = 0.999
+    third = verify(torch.tensor([[1, 2]]), Q, P, randomness)
+    assert all(torch.equal(values, getattr(third, name)) for name, values in kept.items())
+
+
 def test_nothing_behind_the_first_rejection_counts():
     late_success = verify(torch.tensor([[1, 2]]), Q, P, coins(0.99, 0.0))
     assert late_success.accepted.item() == 0
