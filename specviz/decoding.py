@@ -31,7 +31,7 @@ def decode(state: State) -> Iterator[list[Round | None]]:
     """The loop: round after round, until every row has ended; what commit() returned.
 
     A round of one's own (decode_round=) runs outside torch.inference_mode(), so that the tensors it keeps stay usable
-    in autograd. It must return what commit() returns, and commit something.
+    in autograd. It must return what commit() returns, and commit one round.
     """
     own = state.settings.decode_round
     while None in state.finish:
@@ -41,7 +41,7 @@ def decode(state: State) -> Iterator[list[Round | None]]:
         else:
             before = state.round
             done = own(state)
-            if not isinstance(done, list) or state.round == before:
+            if not isinstance(done, list) or state.round != before + 1:
                 raise ValueError(
                     f"decode_round returned {done!r} after {state.round - before} commits: must return what commit() "
                     "returns, a Round for each row, and commit one round."

@@ -7,12 +7,27 @@ import pytest
 import torch
 from tiny import hub_model, language_model
 
-from specviz import Exhaustive, SamplingParams, Scripted, Seeded, TableModel, Trace, autoregress, rounds, speculate
-from specviz.decoding import commit, draft, start, target_forward
+from specviz import (
+    Exhaustive,
+    SamplingParams,
+    Scripted,
+    Seeded,
+    TableModel,
+    Trace,
+    autoregress,
+    rounds,
+    speculate,
+    stream,
+)
+from specviz.drafters.layer_skip import LayerSkip
 from specviz.drafters.model import ModelDrafter
+from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.protocol import Proposal
+from specviz.equivalence.exact import exact_law, prove
+from specviz.equivalence.samples import sample_sequences
 from specviz.models.causal import CausalLM
 from specviz.models.table import LookBackMemory
+from specviz.steps import commit, decode_round, draft, start, target_forward
 from specviz.verification import verify
 
 GREEDY = SamplingParams(temperature=0)
@@ -155,9 +170,25 @@ def test_a_fresh_seed_is_drawn_recorded_and_repeats_the_text():
     assert speculate(target, drafter, [0], max_new_tokens=30, seed=first.seed).tokens == first.tokens
 
 
-def test_stepping_equals_rounds_equals_speculate():
-    target, drafter = pair()
-    prompts, settings = [[0, 1], [2]], dict(gamma=3, max_new_tokens=12, seed=6)
+def tiny_llamas():
+    return tuple(language_model("llama", seed, vocab_size=8) for seed in (1, 2))
+
+
+STEPPED = {
+    "tables": pair(),
+    "llamas": tiny_llamas(),
+    "layer skip": (tiny_llamas()[0], LayerSkip(1)),
+    "prompt lookup": (pair()[0], PromptLookup()),
+    "plain": (pair()[0], None),
+}
+
+
+@pytest.mark.parametrize("record", ["full", "none"])
+@pytest.mark.parametrize("prompts", [[[0, 1, 2, 0, 1]], [[0, 1], [2], [3, 4, 5, 3, 4]]], ids=["one row", "three"])
+@pytest.mark.parametrize("kind", STEPPED)
+def test_stepping_equals_rounds_equals_speculate(kind, prompts, record):
+    target, drafter = STEPPED[kind]
+    settings = dict(gamma=3, max_new_tokens=12, seed=6, eos=[7], record=record)
     state, stepped = start(target, drafter, prompts, **settings), []
     while state.active.any():
         proposal = draft(state)
@@ -165,14 +196,18 @@ def test_stepping_equals_rounds_equals_speculate():
         stepped.append(commit(state, proposal, p, verify(
             proposal.tokens, proposal.q, p, state.randomness, proposal.lengths, state.active)))  # fmt: skip
     listed = list(rounds(target, drafter, prompts, **settings))
-    traces = speculate(target, drafter, prompts, **settings)
+    if drafter is None:
+        del settings["gamma"]
+    decoded = (
+        autoregress(target, prompts, **settings) if drafter is None else speculate(target, drafter, prompts, **settings)
+    )
 
     def without_times(round):
-        return None if round is None else {k: v for k, v in vars(round).items() if k != "seconds"}
+        return str({k: v for k, v in vars(round).items() if k != "seconds"})  # as text: NaN does not equal itself
 
-    for row in range(2):
+    for row, trace in enumerate(decoded):
         a, b = ([without_times(done[row]) for done in way if done[row] is not None] for way in (stepped, listed))
-        assert a == b == [without_times(round) for round in traces[row].rounds]
+        assert a == b == [without_times(round) for round in trace.rounds] != []
 
 
 def test_a_step_can_be_taken_again_and_not_out_of_turn():
@@ -210,8 +245,44 @@ def test_a_round_of_ones_own_decodes_the_text():
     assert [r.draft_tokens for r in rounds(target, drafter, [0], decode_round=my_round, **settings)]
     with pytest.raises(ValueError, match="decode_round='mine': must be a function of a State"):
         speculate(target, drafter, [0], decode_round="mine")
-    with pytest.raises(ValueError, match="decode_round returned None: must return what commit"):
-        speculate(target, drafter, [0], decode_round=lambda state: None)
+
+
+@pytest.mark.parametrize("decode", [speculate, stream, sample_sequences], ids=lambda decode: decode.__name__)
+def test_a_round_of_ones_own_must_commit_one_round(decode):
+    """Without one the loop would never end; of two, rounds() and on_round would see the last alone."""
+
+    def twice(state):
+        decode_round(state)
+        return decode_round(state)
+
+    target, drafter = pair(symbols="abcdefgh")
+    given = [target, drafter, [0]] + [1] * (decode is sample_sequences)
+    for wrong, returned in ((lambda _: None, "None after 0"), (lambda _: [], r"\[\] after 0"), (twice, ".* after 2")):
+        with pytest.raises(ValueError, match=f"decode_round returned {returned} commits: must return what commit"):
+            list(decode(*given, decode_round=wrong, seed=0))
+
+
+def test_the_shipped_round_runs_without_autograd_in_every_loop(monkeypatch):
+    target, drafter = pair(symbols="abcdefgh")
+    seen, feed = [], LookBackMemory.feed
+
+    def spied(self, tokens, count=None):
+        seen.append(torch.is_inference_mode_enabled())
+        return feed(self, tokens, count)
+
+    monkeypatch.setattr(LookBackMemory, "feed", spied)
+    asked = dict(gamma=2, max_new_tokens=4, seed=0)
+    for decode in (
+        lambda: speculate(target, drafter, "a", **asked),
+        lambda: autoregress(target, "a", max_new_tokens=4),
+        lambda: list(rounds(target, drafter, "a", **asked)),
+        lambda: list(stream(target, drafter, "a", **asked)),
+        lambda: sample_sequences(target, drafter, "a", 3, **asked),
+        lambda: exact_law(target, drafter, "a", gamma=1, max_new_tokens=1),
+    ):
+        seen.clear()
+        decode()
+        assert len(seen) > 0 and all(seen), decode
 
 
 def test_a_changed_coin_forks_the_text_and_keeps_what_came_before():
@@ -255,6 +326,10 @@ def test_on_round_sees_each_round_and_may_end_the_decoding():
     seen = []
     trace = speculate(target, drafter, [0], max_new_tokens=20, seed=0, on_round=seen.append)
     assert seen == trace.rounds
+    for truthy in (1, "yes", [0]):
+        given = dict(on_round=lambda round, answer=truthy: answer)
+        unimpressed = speculate(target, drafter, [0], max_new_tokens=20, seed=0, **given)
+        assert unimpressed.tokens == trace.tokens and unimpressed.finish_reason == "length"
     stopped = speculate(target, drafter, [0], max_new_tokens=20, seed=0, on_round=lambda round: True)
     assert stopped.finish_reason == "interrupted" and stopped.tokens == trace.rounds[0].tokens
 
@@ -358,6 +433,27 @@ def test_bad_input_is_refused_before_any_forward(settings, message):
             autoregress(model, **settings)
 
 
+UNKNOWN = [
+    (speculate, dict(temperature=0.7), r"speculate\(\) got an unexpected keyword argument 'temperature'"),
+    (autoregress, dict(gamma=-3), r"autoregress\(\) got an unexpected keyword argument 'gamma'"),
+    (rounds, dict(on_round=print), r"rounds\(\) got an unexpected keyword argument 'on_round'"),
+    (stream, dict(on_round=print), r"stream\(\) got an unexpected keyword argument 'on_round'"),
+    (start, dict(top_k=3), r"start\(\) got .* 'top_k'; give sampling=SamplingParams\(top_k=…\)"),
+    (prove, dict(temperature=0.7), r"prove\(\) got .* 'temperature'; give sampling=SamplingParams\(temperature=…\)"),
+    (exact_law, dict(top_p=0.7), r"exact_law\(\) got .* 'top_p'; give sampling=SamplingParams\(top_p=…\)"),
+    (sample_sequences, dict(top_k=1), r"sample_sequences\(\) got .* 'top_k'; give sampling=SamplingParams\(top_k=…\)"),
+]
+
+
+@pytest.mark.parametrize(("function", "unknown", "message"), UNKNOWN, ids=lambda x: getattr(x, "__name__", ""))
+def test_an_unknown_argument_is_answered_in_the_name_of_the_function_that_was_called(function, unknown, message):
+    model = NoForward.random(8, 1, symbols="abcdefgh")
+    given = [model, [0]] if function is autoregress else [model, model, [0]]
+    given += [5] if function is sample_sequences else []
+    with pytest.raises(TypeError, match=message):
+        function(*given, max_new_tokens=5, **unknown)
+
+
 @pytest.mark.parametrize("drafter", ["tales", object(), 5])
 def test_what_cannot_draft_is_refused(drafter):
     with pytest.raises(ValueError, match="drafter is a .*must be a drafter .* or a language model"):
@@ -366,7 +462,9 @@ def test_what_cannot_draft_is_refused(drafter):
         autoregress(drafter, [0])
 
 
-def test_a_drafter_that_proposes_too_many_tokens_is_an_error_that_names_it():
+@pytest.mark.parametrize("prompt", [[0], [[0], [1]]], ids=["one row", "two"])
+@pytest.mark.parametrize("record", ["none", "top"])
+def test_a_drafter_that_proposes_too_many_tokens_is_an_error_that_names_it(prompt, record):
     class Eager(ModelDrafter):
         def start(self, *args):
             session = super().start(*args)
@@ -376,8 +474,8 @@ def test_a_drafter_that_proposes_too_many_tokens_is_an_error_that_names_it():
 
     target, drafter = pair()
     drafter.name = "eager"
-    with pytest.raises(ValueError, match=r"drafter 'eager' proposed \[5\] tokens .* more than the \[4\]"):
-        speculate(target, Eager(drafter), [0], gamma=4, max_new_tokens=20)
+    with pytest.raises(ValueError, match=r"drafter 'eager' proposed \[5.*\] tokens .* more than the \[4"):
+        speculate(target, Eager(drafter), prompt, gamma=4, max_new_tokens=20, record=record)
 
 
 def test_as_long_as_the_context_allows():
@@ -454,25 +552,68 @@ def test_a_single_minus_infinity_is_a_legal_zero():
     assert 1 not in trace.tokens and len(trace.tokens) == 50
 
 
-def test_a_draft_with_q_zero_is_an_error_that_names_the_drafter():
-    class Liar:
-        name = "liar"
+class Foreign:
+    """Somebody's drafter, which has one thing to say: a token and its q."""
 
-        def fit(self, target):
-            pass
+    name = "foreign"
 
-        def start(self, target, prompts, capacity, eos, target_memory):
-            return self
+    def __init__(self, token, q):
+        self.token, self.q = token, q
 
-        def propose(self, committed, length, gamma, sampling, randomness):
-            q = torch.tensor([[[1.0, 0.0, 0.0]]], dtype=torch.float64)
-            return Proposal(torch.tensor([[2]]), q, torch.ones(1, dtype=torch.long), torch.zeros(1, 1))
+    def fit(self, target):
+        pass
 
-        def rewind(self, length):
-            pass
+    def start(self, target, prompts, capacity, eos, target_memory):
+        return self
 
-    with pytest.raises(ValueError, match=r"drafter 'liar' proposed a token with q\(x\) = 0 in row 0, round 0"):
-        speculate(TableModel.random(3, 1), Liar(), [0], gamma=1, max_new_tokens=5)
+    def propose(self, committed, length, gamma, sampling, randomness):
+        rows, lengths = len(gamma), (gamma > 0).long()
+        tokens, q = torch.full((rows, 1), self.token), self.q.expand(rows, 1, -1)
+        return Proposal(tokens, q, lengths, torch.full((rows, 1), torch.nan, dtype=torch.float64))
+
+    def rewind(self, length):
+        pass
+
+
+each_path = pytest.mark.parametrize(("prompt", "record"), [([0], "none"), ([0], "full"), ([[0], [1]], "none")])
+
+
+@each_path
+def test_a_draft_with_q_zero_is_an_error_that_names_the_drafter(prompt, record):
+    liar = Foreign(2, torch.tensor([1.0, 0.0, 0.0]))
+    with pytest.raises(ValueError, match=r"drafter 'foreign' proposed a token with q\(x\) = 0 in row 0, round 0"):
+        speculate(TableModel.random(3, 1), liar, prompt, gamma=1, max_new_tokens=5, record=record)
+
+
+@each_path
+@pytest.mark.parametrize("token", [-1, 3, 10**9])
+def test_drafted_ids_out_of_range_are_an_error_that_names_the_drafter(token, prompt, record):
+    stray = Foreign(token, torch.tensor([0.5, 0.25, 0.25]))
+    with pytest.raises(ValueError, match=rf"drafter 'foreign' proposed .*{token}.*must be ids of the target, 0 \.\. 2"):
+        speculate(TableModel.random(3, 1), stray, prompt, gamma=1, max_new_tokens=5, record=record)
+
+
+@each_path
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_q_that_is_not_over_the_targets_ids_is_an_error_that_names_the_drafter(size, prompt, record):
+    narrow = Foreign(0, torch.full((size,), 1 / size))
+    with pytest.raises(ValueError, match=rf"drafter 'foreign' .* a q of shape \[\d, 1, {size}\]: must be ids"):
+        speculate(TableModel.random(3, 1), narrow, prompt, gamma=1, max_new_tokens=5, record=record)
+
+
+@each_path
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "of autograd"])
+def test_a_q_of_any_precision_or_with_a_gradient_is_judged(kind, prompt, record):
+    """Eighths are themselves in any of these, so the text is that of a q in float64."""
+    q = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
+    given = q.clone().requires_grad_() if kind == "of autograd" else q.to(getattr(torch, kind))
+    asked = dict(gamma=1, max_new_tokens=30, seed=1, record=record)
+    target = TableModel.random(3, 1, seed=4)
+    texts = []
+    for one in (q, given):
+        traces = speculate(target, Foreign(1, one), prompt, **asked)
+        texts.append([trace.tokens for trace in (traces if isinstance(traces, list) else [traces])])
+    assert texts[0] == texts[1]
 
 
 # --- the decoder keeps its promises about itself ------------------------------------------------

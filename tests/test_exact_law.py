@@ -12,7 +12,7 @@ import pytest
 import torch
 from tiny import language_model, largest_difference, mean_overlap, plain_law
 
-from specviz import Exhaustive, SamplingParams, TableModel, speculate
+from specviz import Exhaustive, SamplingParams, Seeded, TableModel, speculate
 from specviz.decoding import decode_round
 from specviz.equivalence.exact import branches, compare, estimate_branches, exact_law, prove, target_law
 from specviz.equivalence.mutants import with_step
@@ -140,7 +140,7 @@ def test_merging_refuses_what_it_would_get_wrong():
     target, drafter = TableModel.random(2, 1, symbols="ab"), TableModel.random(2, 1, symbols="ab")
     with pytest.raises(ValueError, match="no stop= and no on_round="):
         exact_law(target, drafter, "a", merge=True, stop="ab", gamma=1, max_new_tokens=4)
-    for setting in (dict(seed=0), dict(record="full")):
+    for setting in (dict(seed=0), dict(randomness=Seeded(0))):
         with pytest.raises(ValueError, match="the search visits every outcome and sets this itself"):
             exact_law(target, drafter, "a", **setting)
     by_text, by_ids = (exact_law(target, drafter, p, merge=True, gamma=1, max_new_tokens=3) for p in ("ab", [0, 1]))

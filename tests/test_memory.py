@@ -25,6 +25,7 @@ from transformers import (
 
 from specviz import CausalLM, SamplingParams, TableModel, autoregress, rounds, speculate
 from specviz.decoding import commit, draft, start, target_forward
+from specviz.drafters.model import ModelDrafter
 from specviz.models import causal
 from specviz.models.memory import CausalMemory
 from specviz.verification import verify
@@ -111,6 +112,50 @@ def test_every_recorded_p_and_q_equals_a_fresh_forward(kind, dtype, tolerance):
                 text += round.tokens
                 checked += 1
     assert checked >= 200
+
+
+class Spied(ModelDrafter):
+    """Keeps what its sessions propose: (committed, length, Proposal) of each round."""
+
+    def start(self, *given):
+        session, self.proposed = super().start(*given), []
+        propose = session.propose
+
+        def kept(committed, length, *others):
+            proposal = propose(committed, length, *others)
+            self.proposed.append((committed.clone(), length.clone(), proposal))
+            return proposal
+
+        session.propose = kept
+        return session
+
+
+@pytest.mark.parametrize("record", ["none", "full"])
+@pytest.mark.parametrize("prompts", [[[1, 2, 3]], [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10, 11]]], ids=["one", "four"])
+@pytest.mark.parametrize(
+    "ending",
+    [dict(eos=[7]), dict(max_new_tokens=5), dict(context=14), dict(itself=True)],
+    ids=lambda given: [*given][0],
+)
+@pytest.mark.parametrize("kind", ["table", "llama"])
+def test_every_q_that_is_proposed_is_a_fresh_forwards(kind, ending, prompts, record):
+    """Whether or not it is recorded. What the draft's memory lacks or holds too much of leaves the text's law exact."""
+    target, draft = pair(kind)
+    target.context, itself = ending.get("context", 64), ending.get("itself", False)
+    drafter = Spied(target if itself else draft)
+    asked = dict(gamma=3, max_new_tokens=30, seed=1, record=record)
+    asked |= {name: value for name, value in ending.items() if name in ("eos", "max_new_tokens")}
+    traces, checked = speculate(target, drafter, prompts, **asked), 0
+    for committed, length, proposal in drafter.proposed:
+        for row, n in enumerate(proposal.lengths.tolist()):
+            text, drafts = committed[row, : length[row]].tolist(), proposal.tokens[row].tolist()
+            for i in range(n):
+                expected = fresh(drafter.model, text + drafts[:i], SamplingParams())
+                torch.testing.assert_close(proposal.q[row, i].cpu(), expected, atol=1e-9, rtol=0)
+                checked += 1
+    assert checked == sum(len(round.draft_tokens) for trace in traces for round in trace.rounds) > len(prompts)
+    if itself:
+        assert all(round.accepted == len(round.draft_tokens) for trace in traces for round in trace.rounds)
 
 
 @pytest.mark.parametrize("kind", ["table", *FAMILIES])

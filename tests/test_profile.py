@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from tiny import language_model
 
-from specviz import SamplingParams, TableModel, decoding, load_pair, speculate
+from specviz import SamplingParams, TableModel, load_pair, speculate
 from specviz.drafters.layer_skip import LayerSkip
 from specviz.drafters.prompt_lookup import PromptLookup
+from specviz.drafters.protocol import Proposal
+from specviz.rules import RULES, STANDARD
 from specviz.speedup import Profile, Speed, profile, profiler
 from specviz.speedup.profiler import acceptance, machine
 from specviz.speedup.profiles import BUNDLED, expected_rounds
@@ -48,14 +50,14 @@ class Clocked:
 
 @pytest.fixture
 def clocked_pair(monkeypatch):
-    clock, verify_row = [0.0], decoding.verify_row
+    clock = [0.0]
 
     def timed_verify(*arguments):
         clock[0] += OVERHEAD
-        return verify_row(*arguments)
+        return STANDARD.verify(*arguments)
 
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(decoding, "verify_row", timed_verify)
+    monkeypatch.setitem(RULES, "standard", dataclasses.replace(STANDARD, verify=timed_verify))
     target, draft = (TableModel.random(4, order=1, seed=seed) for seed in (1, 2))
     return Clocked(target, clock, TARGET_STEP, EXTRA_TOKEN), Clocked(draft, clock, DRAFT_STEP, EXTRA_TOKEN)
 
@@ -187,7 +189,7 @@ class Silent:
 
     def propose(self, committed, length, gamma, sampling, randomness):
         none = torch.zeros(1, 0, dtype=torch.long)
-        return decoding.Proposal(none, torch.zeros(1, 0, 4), torch.tensor([0]), torch.zeros(1, 0, dtype=torch.float64))
+        return Proposal(none, torch.zeros(1, 0, 4), torch.tensor([0]), torch.zeros(1, 0, dtype=torch.float64))
 
 
 def test_a_drafter_that_never_proposes_is_no_error(clocked_pair):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specviz import SamplingParams, Seeded, TableModel, speculate
+from specviz.equivalence import samples
 from specviz.equivalence.exact import target_law
 from specviz.equivalence.goodness_of_fit import chi_square, fit_sequences
 from specviz.equivalence.samples import sample_position, sample_sequences
@@ -68,11 +69,10 @@ def test_a_wrong_rule_at_one_position_misses_by_what_the_formula_says():
 
 @given(laws, st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=5))
 def test_many_draws_from_one_law_are_the_single_draws(law, uniforms):
-    law, u = torch.tensor(law)[None], torch.tensor(uniforms, dtype=torch.float64)
-    together = inverse_cdf(law, u[None])
-    assert together.shape == (1, len(uniforms))
-    assert together[0].tolist() == inverse_cdf(law.expand(len(uniforms), -1), u).tolist()
-    assert (law[0][together[0]] > 0).all()
+    law, u = torch.tensor(law), torch.tensor(uniforms, dtype=torch.float64)
+    together = samples._drawn(law, u)
+    assert together.tolist() == inverse_cdf(law.expand(len(uniforms), -1), u).tolist()
+    assert (law[together] > 0).all()
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """Algorithm 1 by itself: the identities behind it, and verify() on written-down cases."""
 
 import math
+from itertools import pairwise, product
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specviz import Exhaustive, Scripted, Seeded
@@ -66,14 +67,68 @@ def test_the_law_of_the_first_token_is_p_for_any_draft_length(tables, data):
     vocabulary = len(p1)
     law = torch.zeros(vocabulary, dtype=torch.float64)
     for branch in Exhaustive():
-        q, tokens = torch.stack([q1, q2])[None], []
+        branch.begin(1)
+        q, tokens = torch.stack([q1, q2])[None], torch.zeros(1, 2, dtype=torch.long)
         for i in range(length):
-            tokens.append(branch.draw(q[:, i], "draft", i).token)
-        tokens = torch.stack([*tokens, *[torch.zeros(1, dtype=torch.long)] * (2 - length)], 1)
+            tokens[0, i] = int(branch.draw(q[:, i], "draft", i).token[0])
         verdict = verify(tokens, q, torch.stack([p1, p2, p3])[None], branch, torch.tensor([length]))
         first = tokens[0, 0] if verdict.accepted[0] > 0 else verdict.next_token[0]
         law[first] += branch.weight[0]
     torch.testing.assert_close(law, p1, atol=1e-12, rtol=0)
+
+
+def cells(*laws):
+    """The intervals of u within which no draw from any of the laws changes: (their middles, their widths)."""
+    edges = [0.0, 1.0] + [edge for law in laws for edge in (law.cumsum(0) / law.sum()).tolist()]
+    edges = sorted({min(edge, 1.0) for edge in edges})
+    return [((low + high) / 2, high - low) for low, high in pairwise(edges)]
+
+
+@settings(max_examples=10)
+@given(distributions(count=5, max_size=3))
+def test_the_integral_over_all_uniforms_is_p(tables):
+    """With Scripted: text and uniforms are those of a user, who sees neither branches nor weights.
+
+    Between the borders of the draws, and on either side of A(x), nothing changes: the integral is a finite sum. The
+    first token must follow p_1; the second, where the first draft was accepted, p_2 whatever the first one was.
+    """
+    p1, q1, p2, q2, p3 = tables
+    first, second = (torch.stack([a, 1 - a], 1) for a in (accept_probability(p1, q1), accept_probability(p2, q2)))
+    axes = {  # of each uniform, all that anything changes at
+        ("draft", 0): cells(q1),
+        ("draft", 1): cells(q2),
+        ("coin", 0): cells(*first),
+        ("coin", 1): cells(*second),
+        ("next", 0): cells(residual(p1, q1), residual(p2, q2), p3),
+    }
+    script, weights = {}, []
+    for row, point in enumerate(product(*axes.values())):
+        script |= {(row, 0, *place): u for place, (u, _) in zip(axes, point)}
+        weights.append(math.prod(width for _, width in point))
+    rows, randomness = len(weights), Scripted(script)
+    q, p = torch.stack([q1, q2]).expand(rows, -1, -1), torch.stack([p1, p2, p3]).expand(rows, -1, -1)
+    drafts = torch.stack([torch.from_numpy(randomness.draw(q[:, i], "draft", i).token) for i in range(2)], 1)
+    verdict = verify(drafts, q, p, randomness)
+
+    law, joint = torch.zeros(len(p1)).double(), torch.zeros(len(p1), len(p1)).double()
+    for (x, y), n, following, weight in zip(drafts, verdict.accepted, verdict.next_token, weights):
+        law[following if n == 0 else x] += weight
+        if n > 0:
+            joint[x, following if n == 1 else y] += weight
+    torch.testing.assert_close(law, p1, atol=1e-12, rtol=0)
+    torch.testing.assert_close(joint, torch.minimum(p1, q1)[:, None] * p2, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_arrays_of_numpy_are_judged_as_tensors_are(rows):
+    p, q = (x.expand(rows, -1, -1) for x in (P, Q))
+    for ours in (accept_probability, residual):
+        assert ours(p[:, :2].numpy(), q.numpy()).tolist() == ours(p[:, :2], q).tolist()
+    drafts, lengths, active = torch.tensor([[1, 2]] * rows), torch.tensor([2, 1, 0][:rows]), torch.arange(rows) < 2
+    tensors = verify(drafts, q, p, Seeded(3), lengths, active)
+    arrays = verify(*(x.numpy() for x in (drafts, q, p)), Seeded(3), lengths.numpy(), active.numpy())
+    for name, values in vars(tensors).items():
+        assert name == "judged" or torch.equal(values[active], getattr(arrays, name)[active]), name
 
 
 P = torch.tensor([[[0.5, 0.5, 0.0], [0.2, 0.0, 0.8], [0.1, 0.9, 0.0]]], dtype=torch.float64)
@@ -98,6 +153,16 @@ def test_acceptance_is_strict_at_the_border_and_at_zero():
     assert verify(torch.tensor([[1, 2]]), Q, P, coins(math.nextafter(a, 0), 0.1)).accepted.item() == 2
     # p(x) = 0: even a coin of exactly 0 rejects
     assert verify(torch.tensor([[0, 1]]), Q, P, coins(0.5, 0.0)).accepted.item() == 1
+
+
+def test_a_verdict_that_is_written_over_changes_no_later_one():
+    randomness = Seeded(8)
+    first, again = (verify(torch.tensor([[1, 2]]), Q, P, randomness) for _ in range(2))
+    kept = {name: values.clone() for name, values in vars(again).items() if name != "judged"}
+    for values in (first.coins, first.u_next, first.accept_probability):
+        values[:] = 0.999
+    third = verify(torch.tensor([[1, 2]]), Q, P, randomness)
+    assert all(torch.equal(values, getattr(third, name)) for name, values in kept.items())
 
 
 def test_nothing_behind_the_first_rejection_counts():

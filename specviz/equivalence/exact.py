@@ -104,11 +104,15 @@ def estimate_branches(target, drafter, prompt, *, merge=False, probes=None, seed
     """How many branches exact_law() would visit: the mean over random descents into the tree (see Probe).
 
     Unbiased without merging; with it, every text counts as reached, so it may be too many. probes: how many descents,
-    512 by default, fewer where the vocabulary is large.
+    512 by default, fewer where the vocabulary is large or the rounds are recorded.
     """
     _check_settings("estimate_branches", settings, merge)
     prompt, settings = _normal(target, drafter, prompt, settings)
-    probes = max(16, min(512, 2**17 // target.vocab_size)) if probes is None else integer(probes, "probes", 1)
+    if probes is None:
+        recording = settings.get("record", "none") != "none"  # then a round takes ten times as long
+        most = 64 if recording else 512
+        probes = max(16, min(most, 2**17 // target.vocab_size))
+    probes = integer(probes, "probes", 1)
 
     began = time.perf_counter()
     if merge:

@@ -151,10 +151,12 @@ class _NeverRewound:
         rounds = state.settings.max_new_tokens * (state.gamma + 1)
         self.memory = model.start(state.prompts, state.committed.shape[1] + rounds + state.gamma + 1)
         self.length = torch.zeros_like(state.length)
+        self.count = None  # of a feed that says nothing of padding, which would not be taken back either
         if int(fed.max()) > 0:
             self.feed(state.committed[:, : int(fed.max())], fed)
 
     def feed(self, tokens, count=None):
+        count = self.count if count is None else count
         self.length = self.length + (tokens.shape[1] if count is None else count)
         return self.memory.feed(tokens, count)
 
@@ -165,6 +167,7 @@ class _NeverRewound:
 def never_rewind_the_target(state, proposal):
     if state.round == 0:
         state.memory = _NeverRewound(state.target, state, state.length - 1)
+    state.memory.count = (proposal.lengths + 1) * state.active
     return target_forward(state, proposal)
 
 
