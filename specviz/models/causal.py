@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from specviz.arguments import integer
+from specviz.backends.precision import distance, tolerance
 from specviz.models import graphs, kernels, lean
 from specviz.models.memory import FULL, CausalMemory, direct_forward, whole_forward
 from specviz.models.tokenizers import HubTokenizer
@@ -62,37 +63,40 @@ class HubModel:
         """ValueError unless a memory that is fed raggedly, and rewound, gives what fresh forwards give.
 
         fresh_logits(ids [B, n], row) -> [B, n, V] without a memory, for row 0 or 1 alone or, where row is None, for
-        both; memory() -> an empty one for two rows. Returns the memory's logits [2, V].
+        both; memory() -> an empty one for two rows. Returns the memory's logits.
         """
-        ids = self._check_ids()
-        texts = [ids[i : i + 1, :n].to(self.device) for i, n in ((0, 6), (1, 5))]
+        texts = self._check_ids().to(self.device)
         try:
-            fresh = torch.cat([fresh_logits(text, row)[:, -1] for row, text in enumerate(texts)])
-            # How much the same text differs between batches: the rounding of this dtype on this device.
-            mates = fresh_logits(ids.to(self.device), None)[:1, -1]
+            fresh = torch.cat([fresh_logits(texts[i : i + 1, :end], i)[:, end - 3 :] for i, end in _ENDS])
+            # A mate, and tokens behind these, change nothing but the rounding, of which this is a measure.
+            both = fresh_logits(texts, None)
+            both = torch.stack([both[i, end - 3 : end] for i, end in _ENDS])
             ragged = self._ragged_logits(memory())
         except Exception as error:  # whatever a model does with a cache that is not its own
             raise ValueError(f"{self.name}: its memory does not work with rewinding ({error!r}).") from error
-        difference, rounding = _difference(ragged, fresh), _difference(mates, fresh[:1])
-        least, most = {torch.float64: (1e-8, 1e-6), torch.float32: (1e-4, 1e-2)}.get(self.dtype, (0.02, 0.3))
-        tolerance = min(least + 5 * rounding, most)  # a model that reads its batch mates is no rounding
-        if not difference <= tolerance:
+        difference, most = distance(ragged, fresh), tolerance(fresh, measured=distance(both, fresh))
+        if not difference <= most:
             raise ValueError(
                 f"{self.name} ({self.model.config.model_type}): results from a rewound memory differ from a fresh "
-                f"forward's by {difference:.2g} (tolerance {tolerance:.2g}); speculative decoding would go wrong."
+                f"forward's by {difference:.2g} (tolerance {most:.2g}); speculative decoding would go wrong."
             )
         return ragged
 
     def _check_ids(self):
         # From all over the vocabulary: the first ids are special ones, which some models answer with huge numbers.
-        return torch.arange(0, 12 * self.vocab_size, self.vocab_size).view(2, 6) // 12
+        return torch.arange(0, 16 * self.vocab_size, self.vocab_size).view(2, 8) // 16
 
     def _ragged_logits(self, memory):
-        """[2, V] after ids[0, :6] and ids[1, :5], fed in parts of different lengths with a rewind between."""
+        """[2, 3, V] of the last tokens of ids[0, :6] and ids[1, :5], fed raggedly; behind them lie stale ones."""
         ids = self._check_ids()
         memory.feed(ids[:, :4], count=torch.tensor([4, 2]))
+        memory.feed(ids[:, 4:].flip(0, 1))  # drafts that are rejected
         memory.rewind(torch.tensor([3, 2]))
-        return memory.feed(torch.stack([ids[0, 3:6], ids[1, 2:5]]))[:, -1]
+        first = memory.feed(torch.stack([ids[0, 3:4], ids[1, 2:3]]))
+        return torch.cat([first, memory.feed(torch.stack([ids[0, 4:6], ids[1, 3:5]]))], dim=1)
+
+
+_ENDS = ((0, 6), (1, 5))  # the rows of the check, and how long their texts are
 
 
 class CausalLM(HubModel):
@@ -104,7 +108,7 @@ class CausalLM(HubModel):
     context, eos: taken from the model's configuration unless given; eos is an id or several.
     fast: on a CPU, models of up to 2 GB decode through copies of their weights in the layouts that it multiplies
     fastest (kernels.py), and Llama-like ones through a forward of their own (lean.py). The logits are equal but for
-    rounding, at most 1e-4 of their spread in float32 (1e-10 in float64), which is checked here. On one CUDA device,
+    rounding (backends/precision.py), which is checked here. On one CUDA device,
     the steps of decoding are recorded as CUDA graphs when they first come, and replayed (graphs.py). Changed
     weights are noticed when a decoding starts; hooks and modules that were put in later are not, nor does Python code
     inside the model run on these ways: make the CausalLM anew. False leaves all to transformers.
@@ -166,7 +170,7 @@ class CausalLM(HubModel):
         usual = self._ragged_logits(self._memory(self._forward, 2, 8))
 
         def equal(memory):
-            return _difference(self._ragged_logits(memory), usual) <= (1e-4 if self.dtype == torch.float32 else 1e-10)
+            return distance(self._ragged_logits(memory), usual) <= tolerance(usual)
 
         if self.attention == FULL and lean.suits(self.model):
             weights = lean.LeanWeights(self.model, self.context)
@@ -197,13 +201,6 @@ class CausalLM(HubModel):
         except Exception:
             same = False
         return direct if same else whole
-
-
-def _difference(logits, others) -> float:
-    """Largest difference of log-probabilities, in units of their spread (a common offset changes nothing)."""
-    a, b = (x.double().cpu().log_softmax(-1) for x in (logits, others))
-    spread = b.std().item() if b.shape[-1] > 1 else 1.0
-    return (a - b).abs().max().item() / max(spread, 1e-3)
 
 
 def _context(config, asked) -> int:

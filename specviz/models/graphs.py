@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import torch
 
+from specviz.backends.precision import distance, tolerance
 from specviz.models.memory import CausalMemory
 from specviz.models.protocol import Tape
 from specviz.progress import progress_bar
@@ -24,8 +25,6 @@ TOKENS, IN_ALL = 16, 256  # recorded are feeds of at most so many tokens a row, 
 STEP = 256  # capacities are rounded up to multiples, so that texts of different lengths share slots
 FREE, FREE_BYTES = 4, 2**30  # slots that wait for another decoding, and what their tapes may take together
 WARM_UPS = 3
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # else HALF; what is frozen by mistake is off by far more
-HALF = 0.05
 
 
 def suits(model) -> bool:
@@ -204,15 +203,7 @@ class GraphedMemory(Tape):
             recording = Recording(run, slot.head.device, beside=next(iter(slot.recordings.values()), None))
             slot.head -= 1
             inputs.copy_(tokens)
-            if not _alike(recording.replay(), run()):
+            replayed, expected = recording.replay(), run()
+            if not distance(replayed, expected) <= tolerance(expected):
                 raise RuntimeError("replayed, it gives other logits than the model itself")
         return recording
-
-
-def _alike(logits, expected) -> bool:
-    """Equal but for rounding; NaN and infinities count as equal to themselves."""
-    a, b = logits.double().cpu(), expected.double().cpu()
-    known = b[b.isfinite()]
-    spread = known.std().item() if known.numel() > 1 else 1.0
-    tolerance = TOLERANCE.get(logits.dtype, HALF)
-    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * spread, equal_nan=True)
