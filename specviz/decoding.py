@@ -249,7 +249,7 @@ def start(
     _finish(state, state.finish)
     if state.active.any():
         capacity = longest + min(gamma, longest) + 1
-        state.memory = target.start(prompts, capacity)
+        state.memory = target.start(prompts, capacity, needs=getattr(drafter, "needs", frozenset()))
         if drafter is not None:
             state.session = drafter.start(target, prompts, capacity, state.eos, state.memory)
         if int(length.max()) > 1:

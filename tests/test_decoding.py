@@ -295,7 +295,7 @@ def test_an_interrupt_in_the_middle_of_a_commit_leaves_a_whole_trace(monkeypatch
 
 
 class NoForward(TableModel):
-    def start(self, prompts, capacity):
+    def start(self, prompts, capacity, needs=frozenset()):
         raise AssertionError("a forward pass was prepared before the arguments were checked")
 
 

@@ -17,10 +17,11 @@ from tiny import (
 )
 
 from specviz import CausalLM, SamplingParams, autoregress, speculate
+from specviz.backends import memory as memories
+from specviz.backends.memory import CausalMemory
 from specviz.backends.precision import FLOAT32, MOST, distance
 from specviz.equivalence.exact import prove
 from specviz.models import causal
-from specviz.models.memory import CausalMemory
 
 FAMILIES = {
     **FULL_ATTENTION,
@@ -198,7 +199,7 @@ def test_the_check_at_load_tells_faults_from_rounding(family, dtype, monkeypatch
     faults = [Unmasked, SeesOneAhead, KeepsARejectedToken] + [NoWindow] * ("window" in family)
     for fault in faults:
         readings.clear()
-        monkeypatch.setattr(causal, "CausalMemory", fault)
+        monkeypatch.setattr(memories, "CausalMemory", fault)
         with pytest.raises(ValueError, match="differ from a fresh forward's"):
             CausalLM(sharpened(family, dtype))
     monkeypatch.undo()
