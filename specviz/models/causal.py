@@ -153,12 +153,11 @@ class CausalLM(HubModel):
                 f"{self.name} attends through a sliding window of {self.window} tokens, and this text may grow to "
                 f"{capacity} (prompt + max_new_tokens + gamma + 1); a rewound cache would be wrong. Ask for less text."
             )
-        if self._fingerprint is not None and not self._fingerprint.matches():
-            self._refuse_training()
-            self._read_as_it_is()
-        if self._fingerprint is None:
-            self._refuse_training()
+        if self._fingerprint is None or not self._fingerprint.matches():
             self._refuse_other_ids()
+            self._refuse_training()
+            if self._fingerprint is not None:
+                self._read_as_it_is()
         return self._backends.choose(len(prompts), needs).cache(len(prompts), capacity, needs)
 
     def supports(self, needs) -> bool:
@@ -178,7 +177,8 @@ class CausalLM(HubModel):
         self.backend = Transformers.name
 
     def _refuse_training(self):
-        if any(module.training for module in self.model.modules()):
+        alike = (torch.nn.Linear, torch.nn.Embedding)  # in both modes; new ones begin in training mode
+        if any(module.training and not isinstance(module, alike) for module in self.model.modules()):
             raise ValueError(
                 f"{self.name} is in training mode, and dropout would change its distributions: call model.eval() "
                 "before decoding (and model.train() again to go on training)."
