@@ -28,6 +28,7 @@ class Backends:
             raise ValueError(f"backend={asked!r}: must be one of auto, {', '.join(BY_NAME)}.")
         self.model, self.asked, self.logits = model, asked, logits
         self.made = {}  # by class; None where the logits differ
+        self.chosen = {}  # by (rows, needs): to ask all again would take as long as the rest of a start
         self.candidates = BY_ITSELF if asked == "auto" else (BY_NAME[asked],)
         if asked != "auto":
             self._refuse_unless_right(BY_NAME[asked])
@@ -45,6 +46,11 @@ class Backends:
     def choose(self, rows, needs):
         """The fastest backend that can do all of needs. ValueError where none can."""
         needs = frozenset(needs)
+        if (rows, needs) not in self.chosen:
+            self.chosen[rows, needs] = self._fastest(rows, needs)
+        return self.chosen[rows, needs]
+
+    def _fastest(self, rows, needs):
         for backend in self.candidates:
             if backend.supports(self.model, rows, needs) and self._right(backend) is not None:
                 return self.made[backend]
