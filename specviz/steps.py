@@ -127,7 +127,8 @@ def begin(request: Request) -> State:
     _finish(state, state.finish)
     if state.active.any():
         capacity = max(limits) + min(state.gamma, max(limits)) + 1
-        state.memory = target.start(request.prompts, capacity)
+        needs = getattr(drafter, "needs", frozenset()) | request.settings.rule.needs
+        state.memory = target.start(request.prompts, capacity, needs=needs)
         if drafter is not None:
             state.session = drafter.start(target, request.prompts, capacity, state.settings.eos, state.memory)
         if max(lengths) > 1:

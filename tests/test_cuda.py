@@ -66,7 +66,7 @@ def test_a_spread_target_decodes_the_same(device_map):
         ]
 
 
-# --- steps as graphs (specviz/models/graphs.py; tests/test_graphs.py is the rest of it) -------------
+# --- steps as graphs (specviz/backends/graphs.py; tests/test_graphs.py is the rest of it) -------------
 
 
 def fed(model, sizes=(40, 1, 5, 5, 2, 1, 5), rows=2):
@@ -76,18 +76,24 @@ def fed(model, sizes=(40, 1, 5, 5, 2, 1, 5), rows=2):
     return torch.cat([memory.feed(part) for part in text.split(sizes, dim=1)], dim=1), memory
 
 
+def graphed_pair(dtype):
+    with pytest.warns(RuntimeWarning, match="have not been tried"):
+        pair = load_pair("tales", device="cuda", dtype=dtype)
+        return [CausalLM(m.model, m.tokenizer.hub, name=m.name, backend="cuda-graphs") for m in pair]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_graphs_give_the_logits_of_the_general_path(dtype):
-    for model in load_pair("tales", device="cuda", dtype=dtype):
+    for model in graphed_pair(dtype):
         logits, memory = fed(model)
-        assert model.graphs.work and sorted(memory.slot.recordings) == [1, 2, 5]
-        expected, _ = fed(CausalLM(model.model, fast=False))
+        assert memory.graphs.work and sorted(memory.slot.recordings) == [1, 2, 5]
+        expected, _ = fed(CausalLM(model.model, backend="transformers"))
         spread, rounding = expected.double().std().item(), {torch.float64: 1e-9, torch.float32: 1e-4}.get(dtype, 0.1)
         assert (logits.double() - expected.double()).abs().max().item() < rounding * spread
 
 
 def test_graphs_leave_the_memory_of_the_device_as_it_was_from_one_decoding_to_the_next():
-    pair = load_pair("tales", device="cuda", dtype=torch.float16)
+    pair = graphed_pair(torch.float16)
 
     def decode(seed):
         speculate(*pair, PROMPTS, gamma=3, max_new_tokens=24, seed=seed, eos=(), record="none")
@@ -101,21 +107,27 @@ def test_graphs_leave_the_memory_of_the_device_as_it_was_from_one_decoding_to_th
 FAILING_CAPTURE = """
 import contextlib, warnings, torch
 from specviz import CausalLM, load_pair, speculate
+from specviz.backends import graphs
 
+warnings.filterwarnings("ignore", message=".*have not been tried")
 graphs._waiting_is_an_error = contextlib.nullcontext  # so that only the capture itself finds it
 settings = dict(gamma=3, max_new_tokens=16, seed=0)
-target, draft = load_pair("tales", device="cuda", dtype=torch.float64)
-expected = speculate(CausalLM(target.model, fast=False), draft, [[5, 6, 7]], **settings)[0]
+plain, draft = load_pair("tales", device="cuda", dtype=torch.float64)
+target = CausalLM(plain.model, backend="cuda-graphs")
+expected = speculate(plain, draft, [[5, 6, 7]], **settings)[0]
 head = target.model.get_output_embeddings()
 head.register_forward_hook(lambda module, inputs, logits: logits * (2 if logits.amax().item() > 1e9 else 1))
 stream = torch.cuda.current_stream()
 with warnings.catch_warnings(record=True) as warned:
+    target.refresh()  # it has a hook now
     found = speculate(target, draft, [[5, 6, 7]], **settings)[0]
 assert any("decodes without CUDA graphs from now on" in str(w.message) for w in warned), warned
 assert found.tokens == expected.tokens
 assert torch.cuda.current_stream() == stream and not torch.cuda.is_current_stream_capturing()
 another, _ = load_pair("tales", device="cuda", dtype=torch.float64)
-assert speculate(another, draft, [[5, 6, 7]], **settings)[0].tokens == expected.tokens and another.graphs.work
+another = CausalLM(another.model, backend="cuda-graphs")
+assert speculate(another, draft, [[5, 6, 7]], **settings)[0].tokens == expected.tokens
+assert another.backend == "cuda-graphs" and another.start([[0]], 9).graphs.work
 """
 
 

@@ -17,7 +17,11 @@ from tiny import (
 )
 
 from specviz import CausalLM, SamplingParams, autoregress, speculate
+from specviz.backends import memory as memories
+from specviz.backends.memory import CausalMemory
+from specviz.backends.precision import FLOAT32, MOST, distance
 from specviz.equivalence.exact import prove
+from specviz.models import causal
 
 FAMILIES = {
     **FULL_ATTENTION,
@@ -146,19 +150,75 @@ class ReadsTheBatch:
         return output
 
 
-@pytest.mark.parametrize("fault", [IgnoresMask, IgnoresPositions, ReadsTheBatch])
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("llama", torch.float64), ("gpt2", torch.float32), ("opt", torch.bfloat16)]
-)
-def test_the_check_at_load_finds_a_model_that_ignores_what_it_is_told(fault, name, dtype):
-    model = decoder(name, dtype=dtype, **{**FULL_ATTENTION[name], "vocab_size": 12})
+class Unmasked(CausalMemory):
+    def _mask(self, positions, width):
+        return super()._mask(positions + self.capacity, None)
+
+
+class SeesOneAhead(CausalMemory):
+    def _mask(self, positions, width):
+        return super()._mask(positions + 1, width)
+
+
+class KeepsARejectedToken(CausalMemory):
+    def rewind(self, length):
+        super().rewind(length + 1)
+
+
+class NoWindow(CausalMemory):
+    def _mask(self, positions, width):
+        return super()._mask(positions, None)
+
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+
+
+def sharpened(family, dtype):
+    """A decoder with weights so large that its layers say something: as they are made, attention hardly counts."""
+    model = decoder(family.split(",")[0], dtype=dtype, **(FAMILIES[family] | dict(vocab_size=12)))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1 if parameter.ndim < 2 else 10)
-    CausalLM(model)
+    return model
+
+
+@DTYPES
+@EVERY
+def test_the_check_at_load_tells_faults_from_rounding(family, dtype, monkeypatch):
+    """Each fault by itself, on every family and in every precision; without one, the model passes."""
+    readings = []
+    monkeypatch.setattr(causal, "distance", lambda *pair: readings.append(distance(*pair)) or readings[-1])
+    sound = CausalLM(sharpened(family, dtype))
+    measured, difference = readings[:2]
+    assert sound.window is None
+    if dtype in (torch.float64, torch.float32):
+        assert difference < FLOAT32 / 4  # room to spare
+    else:
+        assert difference <= 2 * measured or difference < torch.finfo(dtype).eps
+    if "deepseek" not in family and "mixtral" not in family and "moe" not in family:  # an expert is chosen or it is not
+        assert difference < MOST / 4
+    faults = [Unmasked, SeesOneAhead, KeepsARejectedToken] + [NoWindow] * ("window" in family)
+    for fault in faults:
+        readings.clear()
+        monkeypatch.setattr(memories, "CausalMemory", fault)
+        with pytest.raises(ValueError, match="differ from a fresh forward's"):
+            CausalLM(sharpened(family, dtype))
+    monkeypatch.undo()
+    for fault in (IgnoresMask, ReadsTheBatch):
+        model = sharpened(family, dtype)
+        stack = model.get_decoder()
+        stack.__class__ = type(fault.__name__, (fault, type(stack)), {})
+        with pytest.raises(ValueError, match="differ from a fresh forward's|does not work with rewinding"):
+            CausalLM(model)
+
+
+@DTYPES
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt"])
+def test_a_model_that_ignores_positions_is_refused(family, dtype):
+    model = sharpened(family, dtype)
     stack = model.get_decoder()
-    stack.__class__ = type(fault.__name__, (fault, type(stack)), {})
-    with pytest.raises(ValueError, match="rewound memory differ from a fresh forward's|does not work with rewinding"):
+    stack.__class__ = type("Ignores", (IgnoresPositions, type(stack)), {})
+    with pytest.raises(ValueError, match="differ from a fresh forward's|does not work with rewinding"):
         CausalLM(model)
 
 

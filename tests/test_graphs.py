@@ -24,10 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from specviz import CausalLM, SamplingParams, Scripted, Seeded, autoregress, load_pair, speculate
+from specviz.backends import choice, graphs
+from specviz.backends.memory import CausalMemory
 from specviz.drafters.layer_skip import LayerSkip
 from specviz.equivalence.exact import prove
-from specviz.models import graphs
-from specviz.models.memory import CausalMemory
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")  # that a model falls back
 PROMPTS = [[1, 2, 0, 2, 1], [2], [0, 1]]
@@ -87,12 +87,18 @@ def made(monkeypatch, request):
     monkeypatch.setattr(graphs, "Recording", Counted)
     if on_cpu:
         monkeypatch.setattr(graphs, "suits", lambda model: not hasattr(model, "_hf_hook"))
+    monkeypatch.setattr(choice, "BY_ITSELF", (graphs.CudaGraphs, *choice.BY_ITSELF))
     return made
+
+
+def slots(model):
+    """What a CausalLM keeps of its recordings from one decoding to the next."""
+    return model._backends.made[graphs.CudaGraphs].graphs
 
 
 def general(model):
     """The same model by the general path."""
-    return CausalLM(model.model, name=model.name, fast=False)
+    return CausalLM(model.model, name=model.name, backend="transformers")
 
 
 def ids(rows, n, seed=0):
@@ -124,7 +130,7 @@ def test_ragged_feeds_and_rewinds_equal_fresh_forwards(family, made):
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name.startswith(WAIT)])
 def test_a_model_that_waits_for_its_numbers_goes_on_without(family, made):
     model = model_of(family)
-    with pytest.warns(RuntimeWarning, match="decodes without CUDA graphs from now on.*fast=False") as warned:
+    with pytest.warns(RuntimeWarning, match="decodes without CUDA graphs from now on.*backend='auto'") as warned:
         assert worst_ragged_logits(model) < 1e-5
     assert made == [] and len([w for w in warned if w.category is RuntimeWarning]) == 1
     assert type(model.start([[0]], 9)) is CausalMemory
@@ -242,8 +248,8 @@ def test_half_precision(dtype, made):
 def test_the_bundled_pair():
     models = load_pair("tales", dtype=torch.float64)
     settings = dict(gamma=3, max_new_tokens=12, seed=0)
-    slow = [CausalLM(model.model, model.tokenizer.hub, fast=False) for model in models]
-    assert models[0].graphs is not None
+    slow = [CausalLM(model.model, model.tokenizer.hub, backend="transformers") for model in models]
+    assert models[0].backend == "cuda-graphs"
     text, expected = (speculate(*some, "Once upon a time", **settings).text for some in (models, slow))
     assert text == expected
 
@@ -288,12 +294,12 @@ def test_a_slot_serves_the_next_memory_of_its_shape_as_if_it_were_new(made):
     slot, recorded = memory.slot, len(made)
     for layer in slot.tape.layers:
         layer.keys.fill_(torch.nan), layer.values.fill_(torch.inf)  # as after a model's overflow
-    assert model.graphs.free == []
+    assert slots(model).free == []
     del memory
     gc.collect()
-    assert model.graphs.free == [slot]
+    assert slots(model).free == [slot]
     memory = model.start([[0]] * 2, 25)  # another capacity, but the same when rounded
-    assert memory.slot is slot and model.graphs.free == [] and memory.capacity == 25
+    assert memory.slot is slot and slots(model).free == [] and memory.capacity == 25
     assert feed_all(model, memory, ids(2, 20, seed=5)) < 1e-9
     assert len(made) == recorded == 1
     assert model.start([[0]] * 3, 40).slot is not slot
@@ -305,38 +311,48 @@ def test_decoding_again_records_nothing_again(made):
         speculate(target, drafter, PROMPTS, gamma=3, max_new_tokens=20, seed=seed)
     recorded = len(made)
     speculate(target, drafter, PROMPTS, gamma=3, max_new_tokens=20, seed=0)
-    assert len(made) == recorded and len(target.graphs.free) == len(drafter.graphs.free) == 1
+    assert len(made) == recorded and len(slots(target).free) == len(slots(drafter).free) == 1
 
 
 def test_slots_that_wait_are_few_and_small(monkeypatch):
     model = language_model("llama", 1)
     for rows in range(1, 9):
         model.start([[0]] * rows, 30).feed(ids(rows, 2))
-    assert [slot.shape[0] for slot in model.graphs.free] == [5, 6, 7, 8]
-    assert all(slot.nbytes > 0 for slot in model.graphs.free)
+    assert [slot.shape[0] for slot in slots(model).free] == [5, 6, 7, 8]
+    assert all(slot.nbytes > 0 for slot in slots(model).free)
     monkeypatch.setattr(graphs, "FREE_BYTES", 1)
     memory = model.start([[0]] * 8, 30)  # the one that fits is used all the same, and no other is kept beside it
-    assert model.graphs.free == [] and memory.slot.recordings == {}
+    assert slots(model).free == [] and memory.slot.recordings == {}
     del memory
-    assert len(model.graphs.free) == 1
+    assert len(slots(model).free) == 1
 
 
-def test_weights_may_be_trained_in_place_and_are_noticed_when_they_move(made):
+@pytest.mark.parametrize("change", ["trained", "converted"])
+def test_a_changed_model_is_recorded_again_after_refresh_alone(change, made):
     model = language_model("llama", 1)
     assert feed_all(model, model.start([[0]] * 2, 40), ids(2, 8)) < 1e-9
-    before, recorded = model.graphs, len(made)
+    recorded = len(made)
     with torch.no_grad():
         for weight in model.model.parameters():
             weight.mul_(1.1)
-    assert feed_all(model, model.start([[0]] * 2, 40), ids(2, 8)) < 1e-9
-    assert model.graphs is before and len(made) == recorded
-    model.model.float()
-    assert feed_all(model, model.start([[0]] * 2, 40), ids(2, 8)) < 1e-4
-    assert model.graphs is not before and len(made) > recorded
-    before = model.graphs
-    model.context = 16
-    model.start([[0]], 8)
-    assert model.graphs is not before
+    if change == "converted":
+        model.model.float()
+    tolerance = 1e-9 if change == "trained" else 1e-4
+    assert feed_all(model, model.start([[0]] * 2, 40), ids(2, 8)) < tolerance
+    assert model.backend == "transformers" and len(made) == recorded
+    model.refresh()
+    assert feed_all(model, model.start([[0]] * 2, 40), ids(2, 8)) < tolerance
+    assert model.backend == "cuda-graphs" and len(made) > recorded
+
+
+def test_graphs_are_taken_by_name_alone_and_say_that_they_are_untried(monkeypatch):
+    monkeypatch.undo()
+    model = language_model("llama", 1)
+    assert model.backend != "cuda-graphs"
+    monkeypatch.setattr(graphs, "suits", lambda model: True)
+    with pytest.warns(RuntimeWarning, match="llama-1: CUDA graphs have not been tried on a GPU"):
+        named = CausalLM(model.model, name=model.name, backend="cuda-graphs")
+    assert "backend cuda-graphs>" in repr(named) and named.start([[0]], 9).backend == "cuda-graphs"
 
 
 def test_a_slot_made_in_inference_mode_serves_outside_of_it():
@@ -420,11 +436,5 @@ def test_what_is_frozen_by_mistake_is_found(frozen, monkeypatch, made, request):
     target, drafter = pair()
     speculate_with_a_warning(target, general(drafter), "llama-1: .*recording .* failed")
     if request.config.getoption("device") == "cpu":  # on a GPU, it could not be recorded
-        monkeypatch.setattr(graphs, "_alike", lambda logits, expected: True)
+        monkeypatch.setattr(graphs, "distance", lambda logits, expected: 0.0)
         assert worst_ragged_logits(language_model("llama", 1)) > 0.01  # so the recorder is as forgetful as a graph
-
-
-def test_logits_that_are_not_finite_are_alike():
-    a = torch.tensor([[0.0, 1.0, -torch.inf, torch.nan]])
-    assert graphs._alike(a, a.clone()) and graphs._alike(a[:, 2:], a[:, 2:].clone())
-    assert not graphs._alike(a, a.roll(1)) and not graphs._alike(a, a + 0.5) and not graphs._alike(a, a.nan_to_num())

@@ -44,3 +44,6 @@ def test_arrows_point_one_way():
     for file in PACKAGE.glob("*.py"):
         if file.name != "plots.py":
             assert not any("plots" in module or "exercises" in module for module in imports(file)), file
+    for file in (PACKAGE / "backends").glob("*.py"):
+        rooms = {module.split(".")[1] for module in imports(file) if module.startswith("specviz.")}
+        assert rooms <= {"backends", "progress"}, file

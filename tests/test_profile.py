@@ -36,8 +36,8 @@ class Clocked:
     def __getattr__(self, name):
         return getattr(self.model, name)
 
-    def start(self, prompts, capacity):
-        memory = self.model.start(prompts, capacity)
+    def start(self, prompts, capacity, needs=frozenset()):
+        memory = self.model.start(prompts, capacity, needs)
         feed = memory.feed
 
         def timed(tokens, count=None):

@@ -79,7 +79,7 @@ def test_characters_of_several_bytes_are_held_back_until_they_are_whole():
         name, vocab_size, context, eos = "spelling", target.vocab_size, 64, frozenset()
         tokenizer, device, dtype = target.tokenizer, target.device, target.dtype
 
-        def start(self, prompts, capacity):
+        def start(self, prompts, capacity, needs=frozenset()):
             table = TableModel([0.0] * self.vocab_size)
             memory = table.start(prompts, capacity)
             feed = memory.feed

@@ -210,6 +210,9 @@ def scaled_pair(build):
             if (overlap := random_overlap(*pair)) <= 0.7:
                 break
         if 0.4 <= overlap <= 0.7:
+            for model in pair:
+                if isinstance(model, CausalLM):
+                    model.refresh()  # else it would go on without its backend
             return pair
     raise AssertionError("no seed and scale give a middling overlap")
 

@@ -46,6 +46,8 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
+    """needs, if it has such an attribute, is what the target's memory must be able to do (backends/protocol.py)."""
+
     name: str
 
     def fit(self, target) -> None:

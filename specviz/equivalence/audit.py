@@ -36,9 +36,9 @@ import numpy as np
 import torch
 
 from specviz.arguments import as_eos, as_ids, as_prompts, check_target, integer
+from specviz.backends.precision import rounding
 from specviz.equivalence.exact import target_law
 from specviz.equivalence.goodness_of_fit import MIN_EXPECTED, Report, chi_square
-from specviz.equivalence.greedy import rounding
 from specviz.progress import progress_bar
 from specviz.randomness import splitmix64
 from specviz.sampling import SamplingParams
@@ -572,7 +572,7 @@ def _differences(number, text, logits) -> Iterator[Difference]:
         best = int((logits[i] == top).nonzero()[0])
         if token != best:
             gap = top - float(logits[i, token])
-            yield Difference(number, i + 1, token, best, gap, top - second, gap <= rounding(logits))
+            yield Difference(number, i + 1, token, best, gap, top - second, gap <= rounding(logits[i]))
 
 
 def _merged(impossible) -> list[Impossible]:

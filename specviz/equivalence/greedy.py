@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from specviz.backends.precision import rounding
+
 
 @dataclass(frozen=True)
 class Parting:
@@ -52,8 +54,3 @@ def first_difference(target, one, other) -> Parting | None:
     logits = memory.feed(torch.tensor([text], device=target.device))[0, -1]
     gap = float(logits.max().double() - logits[list(tokens)].min().double())
     return Parting(at + 1, tokens, gap, gap <= rounding(logits))
-
-
-def rounding(logits) -> float:
-    """Logits closer than this may change places between two correct programs."""
-    return {torch.float64: 1e-6, torch.float32: 1e-3}.get(logits.dtype, 0.1)

@@ -148,8 +148,8 @@ class _Counted:
     def __getattr__(self, name):
         return getattr(self._model, name)
 
-    def start(self, prompts, capacity):
-        memory = self._model.start(prompts, capacity)
+    def start(self, prompts, capacity, needs=frozenset()):
+        memory = self._model.start(prompts, capacity, needs)
         feed = memory.feed
 
         def counted(tokens, count=None):

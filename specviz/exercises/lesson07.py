@@ -31,8 +31,8 @@ class _Counting:
     def __getattr__(self, name):
         return getattr(self.model, name)
 
-    def start(self, prompts, capacity):
-        memory = self.model.start(prompts, capacity + 1000)  # that it runs over is said below, in other words
+    def start(self, prompts, capacity, needs=frozenset()):
+        memory = self.model.start(prompts, capacity + 1000, needs)  # that it runs over is said below, in other words
         feed = memory.feed
         memory.feed = lambda tokens, count=None: self.fed.append(tokens.tolist()[0]) or feed(tokens, count)
         return memory

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 
 from specviz.arguments import as_eos, integer
-from specviz.models import graphs, kernels, lean
-from specviz.models.memory import FULL, CausalMemory, direct_forward, whole_forward
+from specviz.backends.changes import Fingerprint
+from specviz.backends.choice import Backends
+from specviz.backends.memory import FULL, Transformers, direct_forward, memory_of, whole_forward
+from specviz.backends.precision import distance, tolerance
 from specviz.models.tokenizers import HubTokenizer
 
 STATEFUL = ("mamba", "rwkv", "recurrent", "linear_attention", "conv", "hybrid")
@@ -20,6 +21,7 @@ class HubModel:
     """What a decoder and an encoder-decoder of transformers have in common: device, dtype, and a check at load."""
 
     start_tokens = None
+    backend = Transformers.name
 
     def __init__(self, model, tokenizer, name, eos):
         config = model.config.get_text_config()
@@ -50,49 +52,50 @@ class HubModel:
 
     def __repr__(self):
         kind = type(self).__name__
-        return f"<{kind} {self.name!r}: {self.layers} layers, {self.vocab_size} ids, {self.dtype}, on {self.device}>"
-
-    def _memory(self, forward, rows, capacity, attention=FULL):
-        eager = getattr(self.model.config, "_attn_implementation", None) == "eager"
-        additive = self.dtype if eager else None
-        return CausalMemory(forward, self.layers, rows, capacity, self.context, self.device, additive, attention)
+        return (
+            f"<{kind} {self.name!r}: {self.layers} layers, {self.vocab_size} ids, {self.dtype}, on {self.device}, "
+            f"backend {self.backend}>"
+        )
 
     @torch.no_grad()
     def _check_rewinding(self, fresh_logits, memory) -> torch.Tensor:
         """ValueError unless a memory that is fed raggedly, and rewound, gives what fresh forwards give.
 
         fresh_logits(ids [B, n], row) -> [B, n, V] without a memory, for row 0 or 1 alone or, where row is None, for
-        both; memory() -> an empty one for two rows. Returns the memory's logits [2, V].
+        both; memory() -> an empty one for two rows. Returns the memory's logits.
         """
-        ids = self._check_ids()
-        texts = [ids[i : i + 1, :n].to(self.device) for i, n in ((0, 6), (1, 5))]
+        texts = self._check_ids().to(self.device)
         try:
-            fresh = torch.cat([fresh_logits(text, row)[:, -1] for row, text in enumerate(texts)])
-            # How much the same text differs between batches: the rounding of this dtype on this device.
-            mates = fresh_logits(ids.to(self.device), None)[:1, -1]
+            fresh = torch.cat([fresh_logits(texts[i : i + 1, :end], i)[:, end - 3 :] for i, end in _ENDS])
+            # A mate, and tokens behind these, change nothing but the rounding, of which this is a measure.
+            both = fresh_logits(texts, None)
+            both = torch.stack([both[i, end - 3 : end] for i, end in _ENDS])
             ragged = self._ragged_logits(memory())
         except Exception as error:  # whatever a model does with a cache that is not its own
             raise ValueError(f"{self.name}: its memory does not work with rewinding ({error!r}).") from error
-        difference, rounding = _difference(ragged, fresh), _difference(mates, fresh[:1])
-        least, most = {torch.float64: (1e-8, 1e-6), torch.float32: (1e-4, 1e-2)}.get(self.dtype, (0.02, 0.3))
-        tolerance = min(least + 5 * rounding, most)  # a model that reads its batch mates is no rounding
-        if not difference <= tolerance:
+        difference, most = distance(ragged, fresh), tolerance(fresh, measured=distance(both, fresh))
+        if not difference <= most:
             raise ValueError(
                 f"{self.name} ({self.model.config.model_type}): results from a rewound memory differ from a fresh "
-                f"forward's by {difference:.2g} (tolerance {tolerance:.2g}); speculative decoding would go wrong."
+                f"forward's by {difference:.2g} (tolerance {most:.2g}); speculative decoding would go wrong."
             )
         return ragged
 
     def _check_ids(self):
         # From all over the vocabulary: the first ids are special ones, which some models answer with huge numbers.
-        return torch.arange(0, 12 * self.vocab_size, self.vocab_size).view(2, 6) // 12
+        return torch.arange(0, 16 * self.vocab_size, self.vocab_size).view(2, 8) // 16
 
     def _ragged_logits(self, memory):
-        """[2, V] after ids[0, :6] and ids[1, :5], fed in parts of different lengths with a rewind between."""
+        """[2, 3, V] of the last tokens of ids[0, :6] and ids[1, :5], fed raggedly; behind them lie stale ones."""
         ids = self._check_ids()
         memory.feed(ids[:, :4], count=torch.tensor([4, 2]))
+        memory.feed(ids[:, 4:].flip(0, 1))  # drafts that are rejected
         memory.rewind(torch.tensor([3, 2]))
-        return memory.feed(torch.stack([ids[0, 3:6], ids[1, 2:5]]))[:, -1]
+        first = memory.feed(torch.stack([ids[0, 3:4], ids[1, 2:3]]))
+        return torch.cat([first, memory.feed(torch.stack([ids[0, 4:6], ids[1, 3:5]]))], dim=1)
+
+
+_ENDS = ((0, 6), (1, 5))  # the rows of the check, and how long their texts are
 
 
 class CausalLM(HubModel):
@@ -102,12 +105,16 @@ class CausalLM(HubModel):
     several. It stays where it is and in its dtype, and is put into evaluation mode.
     tokenizer: a transformers tokenizer, or None to work with ids only.
     context, eos: taken from the model's configuration unless given; eos is an id or several.
-    fast: on a CPU, models of up to 2 GB decode through copies of their weights in the layouts that it multiplies
-    fastest (kernels.py), and Llama-like ones through a forward of their own (lean.py). The logits are equal but for
-    rounding, at most 1e-4 of their spread in float32 (1e-10 in float64), which is checked here. On one CUDA device,
-    the steps of decoding are recorded as CUDA graphs when they first come, and replayed (graphs.py). Changed
-    weights are noticed when a decoding starts; hooks and modules that were put in later are not, nor does Python code
-    inside the model run on these ways: make the CausalLM anew. False leaves all to transformers.
+    backend: how forwards are computed. "auto" takes the fastest that gives transformers' logits but for rounding
+    (compared when it is first taken): on a CPU, for models of up to 2 GB, "lean" (a forward of its own for Llama's kin,
+    backends/lean.py) or "tuned" (linear layers in the layouts that this CPU multiplies fastest, backends/kernels.py);
+    else "transformers", its own forward. "cuda-graphs" (backends/graphs.py) is taken only when it is named: no GPU has
+    run it yet. repr() and memory.backend tell which is used.
+
+    Copies know nothing of what is done to the model later. So a decoding that starts looks whether it is still the same
+    (backends/changes.py says what that look can miss). If not, it goes through transformers' own forward, which reads
+    the modules as they are, until refresh() checks and arranges everything anew. In training mode, where dropout would
+    take part, decoding is refused.
 
     Sliding-window layers get a mask of their own. Where the check at load finds that this does not suit a model,
     it is accepted as long as the text fits the window (checked when decoding starts).
@@ -117,7 +124,8 @@ class CausalLM(HubModel):
     forward's (checked here once, on a few tokens).
     """
 
-    def __init__(self, model, tokenizer=None, *, name=None, context=None, eos=None, fast=True):
+    def __init__(self, model, tokenizer=None, *, name=None, context=None, eos=None, backend="auto"):
+        self._asked = dict(name=name, context=context, eos=eos, backend=backend)
         super().__init__(model, tokenizer, name, eos)
         config = model.config.get_text_config()
         _refuse_other_kinds(model, config, self.name)
@@ -135,75 +143,71 @@ class CausalLM(HubModel):
             self.window = min(filter(None, self.attention.values()))
             self.attention = FULL
             self.forward = self._checked_forward(FULL)
-        self.lean, self.graphs, self.fast, self._forward = None, None, fast, self.forward
-        self._arrange()
+        self._fingerprint = Fingerprint(model)
+        self._backends = Backends(self, backend, self._ragged_logits)
+        self.backend = self._backends.choose(1, frozenset()).name
 
-    def start(self, prompts, capacity):
+    def start(self, prompts, capacity, needs=frozenset()):
         if self.window is not None and min(capacity, self.context) > self.window:
             raise ValueError(
                 f"{self.name} attends through a sliding window of {self.window} tokens, and this text may grow to "
                 f"{capacity} (prompt + max_new_tokens + gamma + 1); a rewound cache would be wrong. Ask for less text."
             )
-        if self._stamp != self._current_stamp():  # the model was trained on, moved or converted
-            self._arrange()
-        if self.lean is not None:
-            return lean.LeanMemory(self.lean, len(prompts), capacity)
-        if self.graphs is not None and self.graphs.work:
-            tape = partial(self._memory, self.forward, attention=self.attention)
-            return self.graphs.start(tape, len(prompts), capacity, self.context)
-        return self._memory(self.forward, len(prompts), capacity, self.attention)
+        if self._fingerprint is None or not self._fingerprint.matches():
+            self._refuse_other_ids()
+            self._refuse_training()
+            if self._fingerprint is not None:
+                self._read_as_it_is()
+        return self._backends.choose(len(prompts), needs).cache(len(prompts), capacity, needs)
 
-    def _arrange(self):
-        """Take the fast way through the model, if there is one and it gives the logits of transformers' own."""
-        self._stamp = self._current_stamp()
-        self.lean, self.graphs, self.forward = None, None, self._forward
-        if not self.fast or self._stamp is None:
-            return
-        if graphs.suits(self.model):
-            if self.window is None:  # else the end of the tape means something to it, and a slot's is further on
-                self.graphs = graphs.Graphs(self.name)  # which compares what it records, when it does
-            return
-        usual = self._ragged_logits(self._memory(self._forward, 2, 8))
+    def supports(self, needs) -> bool:
+        """Whether start() can give a memory that can do all of needs (specviz/backends/protocol.py)."""
+        return self._backends.can(frozenset(needs))
 
-        def equal(memory):
-            return _difference(self._ragged_logits(memory), usual) <= (1e-4 if self.dtype == torch.float32 else 1e-10)
+    def refresh(self) -> None:
+        """Check the model as it is now, and arrange its backends anew, as if it were wrapped again. Its tokenizer,
+        name, context, eos and backend stay what they were asked to be."""
+        self.__init__(self.model, self.tokenizer and self.tokenizer.hub, **self._asked)
 
-        if self.attention == FULL and lean.suits(self.model):
-            weights = lean.LeanWeights(self.model, self.context)
-            if equal(lean.LeanMemory(weights, 2, 8)):
-                self.lean = weights
-                return
-        forward = whole_forward(kernels.tuned(self.model))
-        if equal(self._memory(forward, 2, 8, self.attention)):
-            self.forward = forward
+    def _read_as_it_is(self):
+        """From now on transformers' own whole forward, which looks up every module and weight when it is called."""
+        self._fingerprint = None  # and the copies of old weights go
+        self.forward = whole_forward(self.model)
+        self._backends = Backends(self, Transformers.name, self._ragged_logits)
+        self.backend = Transformers.name
 
-    def _current_stamp(self):
-        if graphs.suits(self.model):
-            return graphs.stamp(self.model, self.context)
-        return kernels.stamp(self.model)
+    def _refuse_training(self):
+        alike = (torch.nn.Linear, torch.nn.Embedding)  # in both modes; new ones begin in training mode
+        if any(module.training and not isinstance(module, alike) for module in self.model.modules()):
+            raise ValueError(
+                f"{self.name} is in training mode, and dropout would change its distributions: call model.eval() "
+                "before decoding (and model.train() again to go on training)."
+            )
+
+    def _refuse_other_ids(self):
+        self._embeddings = self.model.get_input_embeddings()
+        size = self.model.get_output_embeddings().weight.shape[0]
+        if size != self.vocab_size:
+            raise ValueError(
+                f"{self.name} had {self.vocab_size} ids when it was wrapped and has {size} now: call refresh() of this "
+                f"{type(self).__name__}."
+            )
 
     @torch.no_grad()
     def _checked_forward(self, attention):
         """The fastest way through the model that gives a fresh forward's results after a ragged feed and a rewind."""
         whole = whole_forward(self.model)
         logits = self._check_rewinding(
-            lambda ids, row: self.model(input_ids=ids).logits, lambda: self._memory(whole, 2, 8, attention)
+            lambda ids, row: self.model(input_ids=ids).logits, lambda: memory_of(self, whole, 2, 8, attention)
         )
         if hasattr(self.model, "_hf_hook"):  # accelerate's, which brings results back to the first device
             return whole
         direct = direct_forward(self.model)
         try:  # the same arithmetic, so nothing less than equality will do
-            same = torch.equal(self._ragged_logits(self._memory(direct, 2, 8, attention)), logits)
+            same = torch.equal(self._ragged_logits(memory_of(self, direct, 2, 8, attention)), logits)
         except Exception:
             same = False
         return direct if same else whole
-
-
-def _difference(logits, others) -> float:
-    """Largest difference of log-probabilities, in units of their spread (a common offset changes nothing)."""
-    a, b = (x.double().cpu().log_softmax(-1) for x in (logits, others))
-    spread = b.std().item() if b.shape[-1] > 1 else 1.0
-    return (a - b).abs().max().item() / max(spread, 1e-3)
 
 
 def _context(config, asked) -> int:

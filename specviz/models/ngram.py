@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from specviz.arguments import as_ids, encodable, integer
+from specviz.backends.protocol import check_needs
 from specviz.models.table import LookBackMemory
 
 
@@ -50,7 +51,8 @@ class NgramModel:
     def __repr__(self):
         return f"<NgramModel: {self.name}, {self.vocab_size} ids, {len(self.followers)} contexts>"
 
-    def start(self, prompts, capacity):
+    def start(self, prompts, capacity, needs=frozenset()):
+        check_needs(needs, (), f"n-gram model {self.name!r}")
         return LookBackMemory(self, len(prompts), capacity)
 
     def look_up(self, contexts):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
 import torch
 
 
@@ -16,6 +15,7 @@ class Memory(Protocol):
     """
 
     length: torch.Tensor
+    backend: str  # how its forwards are computed
 
     def feed(self, tokens: torch.Tensor, count: torch.Tensor | None = None) -> torch.Tensor:
         """tokens [B, n] -> logits [B, n, V]; each head moves by count [B] (default n), the rest is padding.
@@ -43,47 +43,9 @@ class LanguageModel(Protocol):
     dtype: torch.dtype
     start_tokens: list[int] | None  # what an encoder-decoder's text begins with; None: with the prompt
 
-    def start(self, prompts: list[list[int]], capacity: int) -> Memory:
-        """An empty memory for len(prompts) rows of up to capacity tokens.
+    def start(self, prompts: list[list[int]], capacity: int, needs: frozenset[str] = frozenset()) -> Memory:
+        """An empty memory for len(prompts) rows of up to capacity tokens, which can do all that is in needs.
 
-        Nothing is fed yet; the prompts themselves matter to encoder-decoders alone, which encode them here.
+        Nothing is fed yet; the prompts themselves matter to encoder-decoders alone, which encode them here. Raises
+        ValueError for needs that this model lacks (specviz/backends/protocol.py names them).
         """
-
-
-class Tape:
-    """The heads of a memory: length, feed's bookkeeping and rewind."""
-
-    def __init__(self, rows: int, capacity: int):
-        self.capacity = capacity
-        self._heads = np.zeros(rows, np.int64)  # replaced, never written into: between two forwards that costs least
-
-    @property
-    def length(self) -> torch.Tensor:
-        """[B] int64 on the CPU: the heads, to be read."""
-        return torch.from_numpy(self._heads)
-
-    @length.setter
-    def length(self, length: torch.Tensor) -> None:
-        self._heads = length.numpy()
-
-    def positions(self, n: int) -> torch.Tensor:
-        """[B, n]: where the next n tokens of each row are written."""
-        positions = self.length[:, None] + torch.arange(n)
-        if n and int(positions.max()) >= self.capacity:
-            raise ValueError(
-                f"feed: {n} tokens do not fit, the heads are at {self.length.tolist()} of capacity {self.capacity}; "
-                "start the memory with a larger capacity."
-            )
-        return positions
-
-    def advance(self, n: int, count: torch.Tensor | None) -> None:
-        self._heads = self._heads + (n if count is None else count.cpu().numpy())
-
-    def fill(self, tokens: torch.Tensor, count: torch.Tensor | None = None) -> None:
-        """feed() where nobody looks at the logits: of a long prompt they are many, and cost time and room."""
-        self.feed(tokens, count)
-
-    def rewind(self, length: torch.Tensor | int) -> None:
-        if torch.is_tensor(length):
-            length = (length if length.is_cpu else length.cpu()).numpy()
-        self._heads = np.minimum(self._heads, length)

@@ -8,8 +8,9 @@ import torch
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from specviz.arguments import integer
+from specviz.backends.memory import memory_of, refuse_training, whole_forward
+from specviz.backends.protocol import check_needs
 from specviz.models.causal import HubModel
-from specviz.models.memory import whole_forward
 
 CONTEXT = 512  # what T5 was trained on
 KINDS = ("t5", "mt5")  # T5 v1.1 and its descendants call themselves t5
@@ -48,7 +49,9 @@ class Seq2SeqLM(HubModel):
         self.start_tokens = [_start_token(model, self.name)]
         self._check()
 
-    def start(self, prompts, capacity):
+    def start(self, prompts, capacity, needs=frozenset()):
+        check_needs(needs, {"inspect"}, f"encoder-decoder {self.name!r}")
+        refuse_training(self.model)
         source, mask = self._padded(prompts)
         with torch.no_grad():
             encoded = self.model.get_encoder()(input_ids=source, attention_mask=mask).last_hidden_state
@@ -65,7 +68,7 @@ class Seq2SeqLM(HubModel):
                     decoder_attention_mask=attention_mask,
                 )
 
-        return self._memory(forward, len(prompts), capacity)
+        return memory_of(self, forward, len(prompts), capacity)
 
     def _padded(self, prompts):
         """Sources of different lengths as (ids [B, S], mask [B, S])."""

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from specviz.arguments import as_eos, integer
-from specviz.models.protocol import Tape
+from specviz.backends.protocol import check_needs
+from specviz.backends.tape import Tape
 from specviz.models.tokenizers import SymbolTokenizer
 
 
@@ -53,7 +54,8 @@ class TableModel:
     def __repr__(self):
         return f"<TableModel {self.name!r}: {self.vocab_size} symbols, looks back {self.order}>"
 
-    def start(self, prompts, capacity):
+    def start(self, prompts, capacity, needs=frozenset()):
+        check_needs(needs, (), f"table {self.name!r}")
         return LookBackMemory(self, len(prompts), capacity)
 
     def look_up(self, contexts):
@@ -68,6 +70,8 @@ class LookBackMemory(Tape):
 
     The context is read back from the tape, so a memory fault changes what comes out.
     """
+
+    backend = "table"
 
     def __init__(self, model, rows, capacity):
         super().__init__(rows, capacity)

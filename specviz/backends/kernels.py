@@ -10,6 +10,8 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 
+from specviz.backends.memory import Transformers, memory_of, whole_forward
+
 # Row counts that are measured; others go by the next larger one, and beyond the last the layout hardly matters.
 ROWS = (1, 2, 3, 5, 9, 16)
 BUDGET = 0.01  # seconds for one way at one number of rows, after which no further repeat begins
@@ -27,23 +29,24 @@ def suits(model) -> bool:
     )
 
 
-def stamp(model) -> tuple | None:
-    """Changes when a parameter or buffer is written to or moved: copies are then out of date. None: not suited.
+class Tuned:
+    """transformers' forward with the linear layers of this file."""
 
-    It reads all weights once, as a forward does: writing through .data leaves no other sign.
-    """
-    if not suits(model):
-        return None
-    tensors = [*model.parameters(), *model.buffers()]
-    ramp = torch.linspace(1, 2, max(w.numel() for w in tensors))  # a weighted sum sees what only changes its place
-    with torch.no_grad():
-        return tuple(_sign(w, ramp) for w in tensors)
+    name = "tuned"
+    serves = "models in float32 or float64 on a CPU, of at most 2 GB"
 
+    @staticmethod
+    def supports(model, rows, needs):
+        return suits(model.model) and "inspect" not in needs and Transformers.supports(model, rows, needs)
 
-def _sign(w, ramp):
-    weighted = w.flatten().to(ramp.dtype) @ ramp[: w.numel()]
-    version = 0 if w.is_inference() else w._version
-    return w.data_ptr(), w.dtype, version, repr(weighted.item())  # as text NaN is equal to itself
+    def __init__(self, model):
+        self.model, self.twin = model, tuned(model.model)
+        self.forward = whole_forward(self.twin)
+
+    def cache(self, rows, capacity, needs=frozenset()):
+        memory = memory_of(self.model, self.forward, rows, capacity, stack=self.twin)
+        memory.backend = self.name
+        return memory
 
 
 class Matrix:

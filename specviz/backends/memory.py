@@ -1,13 +1,14 @@
-"""The KV cache of a Hugging Face decoder, as a tape with one head a row."""
+"""transformers' own forward, and the KV cache of a Hugging Face decoder as a tape with one head a row."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 
 import torch
 from transformers.cache_utils import Cache, StaticLayer
 
-from specviz.models.protocol import Tape
+from specviz.backends.tape import FirstLayers, Tape
 
 
 class TapeLayer(StaticLayer):
@@ -39,6 +40,33 @@ class TapeLayer(StaticLayer):
 FULL = {"full_attention": None}
 
 
+class Transformers:
+    """The model's own modules, as they are at the time: slowest, and never out of date."""
+
+    name = "transformers"
+    serves = "every model"
+
+    @staticmethod
+    def supports(model, rows, needs):
+        return needs <= {"first_layers", "inspect"} and ("first_layers" not in needs or stack_name(model) is not None)
+
+    def __init__(self, model):
+        self.model = model
+
+    def cache(self, rows, capacity, needs=frozenset()):
+        return memory_of(self.model, self.model.forward, rows, capacity)
+
+
+def memory_of(model, forward, rows, capacity, attention=None, stack=None):
+    """A CausalMemory of a wrapped model. stack: the transformers model that first_layers() shortens."""
+    eager = getattr(model.model.config, "_attn_implementation", None) == "eager"
+    additive = model.dtype if eager else None
+    attention = attention or getattr(model, "attention", FULL)
+    memory = CausalMemory(forward, model.layers, rows, capacity, model.context, model.device, additive, attention)
+    memory.model = stack or model.model
+    return memory
+
+
 class CausalMemory(Tape):
     """Feeds a Hugging Face decoder with explicit positions and explicit masks.
 
@@ -49,6 +77,9 @@ class CausalMemory(Tape):
     Masks are boolean, but in the dtype given as additive for attention that adds its mask to the scores
     ("eager" in transformers, which would take True for +1).
     """
+
+    backend = "transformers"
+    model = None  # the transformers model, for first_layers()
 
     def __init__(self, forward, layers, rows, capacity, context, device, additive=None, attention=FULL):
         super().__init__(rows, capacity)
@@ -70,6 +101,9 @@ class CausalMemory(Tape):
 
     def fill(self, tokens, count=None):
         self.feed(tokens, count, keep=1)
+
+    def first_layers(self, n):
+        return fed_through(self, direct_forward(self.model, shortened(self.model, len(self.layers), n)))
 
     def compute(self, forward, tokens, positions, keep=0):
         """forward's logits [B, n, V] of tokens [B, n] written at positions [B, n], all on the device.
@@ -108,6 +142,7 @@ def whole_forward(model):
     can_choose = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def forward(cache, logits_to_keep=0, **inputs):
+        refuse_training(model)
         if can_choose:
             inputs["logits_to_keep"] = logits_to_keep
         return model(**inputs, **{name: cache}, use_cache=True, return_dict=True).logits
@@ -124,6 +159,7 @@ def direct_forward(model, decoder=None):
     name = _cache_argument(decoder)
 
     def forward(cache, logits_to_keep=0, **inputs):
+        refuse_training(model)
         hidden = decoder(**inputs, **{name: cache}, use_cache=True, return_dict=True).last_hidden_state
         return head(hidden[:, -logits_to_keep:])
 
@@ -133,3 +169,48 @@ def direct_forward(model, decoder=None):
 def _cache_argument(module) -> str:
     """`cache` in newer transformers, `past_key_values` before."""
     return "past_key_values" if "past_key_values" in inspect.signature(module.forward).parameters else "cache"
+
+
+def refuse_training(model) -> None:
+    """ValueError for a model in training mode: dropout would take part in every forward."""
+    if model.training:
+        raise ValueError(
+            f"this {type(model).__name__} is in training mode, and dropout would change its distributions: call "
+            "model.eval() before decoding (and model.train() again to go on training)."
+        )
+
+
+def fed_through(memory, forward) -> FirstLayers:
+    """A view of a memory that feeds through another forward than the memory's own."""
+
+    def feed(tokens, count=None):
+        whole, memory.forward = memory.forward, forward
+        try:
+            return memory.feed(tokens, count)
+        finally:
+            memory.forward = whole
+
+    return FirstLayers(memory, feed)
+
+
+def stack_name(model) -> str | None:
+    """The attribute of a wrapped model's decoder that lists its layers."""
+    return _stack_name(model.model.get_decoder(), model.layers) if hasattr(model.model, "get_decoder") else None
+
+
+def _stack_name(decoder, layers):
+    lists = decoder.named_children()
+    fits = [name for name, child in lists if isinstance(child, torch.nn.ModuleList) and len(child) == layers]
+    return fits[0] if len(fits) == 1 else None
+
+
+def shortened(model, layers, n):
+    """The decoder of a transformers model with a shorter list of the same layers; the model stays as it is."""
+    decoder = model.get_decoder()
+    name = _stack_name(decoder, layers)
+    shorter = copy.copy(decoder)
+    shorter.__dict__.pop("forward", None)  # accelerate's, if it spread the model: bound to the whole stack
+    shorter.config = copy.copy(decoder.config)
+    shorter.config.num_hidden_layers = n
+    shorter._modules = {**decoder._modules, name: torch.nn.ModuleList(list(getattr(decoder, name))[:n])}
+    return shorter

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from specviz.models.kernels import Matrix, tune
-from specviz.models.protocol import Tape
+from specviz.backends import kernels
+from specviz.backends.kernels import Matrix, tune
+from specviz.backends.memory import FULL
+from specviz.backends.tape import FirstLayers, Tape
 
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 BY_TOKEN = 2**24  # bytes that the table of first queries, keys and values may take
@@ -33,6 +35,27 @@ def suits(model) -> bool:
         and rope.get("rope_type", "default") in ROTATIONS
         and not (getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True))
     )
+
+
+class Lean:
+    """The forward of this file."""
+
+    name = "lean"
+    serves = (
+        "Llama, Mistral and Qwen2 models without a sliding window, in float32 or float64 on a CPU and of at most 2 GB"
+    )
+
+    @staticmethod
+    def supports(model, rows, needs):
+        return (
+            needs <= {"first_layers"} and model.attention == FULL and kernels.suits(model.model) and suits(model.model)
+        )
+
+    def __init__(self, model):
+        self.weights = LeanWeights(model.model, model.context)
+
+    def cache(self, rows, capacity, needs=frozenset()):
+        return LeanMemory(self.weights, rows, capacity)
 
 
 # Query heads share keys; the scores' scale is in the query's matrix.
@@ -176,6 +199,8 @@ class KeyValue(NamedTuple):
 class LeanMemory(Tape):
     """A tape [layers, 2, B, K, capacity, s] of keys and values, written at one head a row (see protocol.Memory)."""
 
+    backend = Lean.name
+
     @torch.inference_mode()
     def __init__(self, weights: LeanWeights, rows: int, capacity: int):
         super().__init__(rows, capacity)
@@ -199,6 +224,9 @@ class LeanMemory(Tape):
             logits = logits.clone()  # made outside, and so a tensor like any other
         self.advance(n, count)
         return logits
+
+    def first_layers(self, n):
+        return FirstLayers(self, partial(self.feed, layers=n))
 
     @torch.inference_mode()
     def fill(self, tokens, count=None):

@@ -9,23 +9,21 @@ so these tensors and their graphs form a slot, which outlives one decoding and s
 from __future__ import annotations
 
 import functools
-import itertools
 import warnings
 import weakref
 from contextlib import contextmanager
 
 import torch
 
-from specviz.models.memory import CausalMemory
-from specviz.models.protocol import Tape
+from specviz.backends.memory import CausalMemory, Transformers, direct_forward, fed_through, memory_of, shortened
+from specviz.backends.precision import distance, tolerance
+from specviz.backends.tape import Tape
 from specviz.progress import progress_bar
 
 TOKENS, IN_ALL = 16, 256  # recorded are feeds of at most so many tokens a row, and in all rows: more keep a GPU busy
 STEP = 256  # capacities are rounded up to multiples, so that texts of different lengths share slots
 FREE, FREE_BYTES = 4, 2**30  # slots that wait for another decoding, and what their tapes may take together
 WARM_UPS = 3
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # else HALF; what is frozen by mistake is off by far more
-HALF = 0.05
 
 
 def suits(model) -> bool:
@@ -34,11 +32,26 @@ def suits(model) -> bool:
     return len(devices) == 1 and devices.pop().type == "cuda" and not hasattr(model, "_hf_hook")
 
 
-def stamp(model, context) -> tuple:
-    """Changes when graphs are out of date: they read parameters where they lie, so training in place is no change."""
-    weights = itertools.chain(model.parameters(), model.buffers())
-    attention = getattr(model.config, "_attn_implementation", None)
-    return context, attention, *((w.data_ptr(), w.device, w.dtype, w.shape) for w in weights)
+class CudaGraphs:
+    """Steps recorded when they first come, then replayed. No GPU has run this yet, so it is never chosen by itself."""
+
+    name = "cuda-graphs"
+    serves = "models on one CUDA device, not spread by accelerate, whose windowed layers take a mask"
+
+    @staticmethod
+    def supports(model, rows, needs):
+        # With a window of its own, the end of the tape means something to a model, and a slot's is further on.
+        usual = "inspect" not in needs and Transformers.supports(model, rows, needs)
+        return usual and model.window is None and suits(model.model)
+
+    def __init__(self, model):
+        self.model, self.graphs = model, Graphs(model.name)
+
+    def cache(self, rows, capacity, needs=frozenset()):
+        tape = functools.partial(memory_of, self.model, self.model.forward)
+        if not self.graphs.work:
+            return tape(rows, capacity)
+        return self.graphs.start(tape, rows, capacity, self.model.context)
 
 
 class Recording:
@@ -144,6 +157,8 @@ class GraphedMemory(Tape):
     RuntimeWarning says so. forward: another than the slot's own is called as it is.
     """
 
+    backend = CudaGraphs.name
+
     def __init__(self, graphs: Graphs, slot: Slot, capacity: int):
         super().__init__(slot.shape[0], capacity)
         self.graphs, self.slot = graphs, slot
@@ -167,6 +182,10 @@ class GraphedMemory(Tape):
     def fill(self, tokens, count=None):
         self.feed(tokens, count, keep=1)
 
+    def first_layers(self, n):
+        model = self.slot.tape.model
+        return fed_through(self, direct_forward(model, shortened(model, len(self.layers), n)))
+
     def _is_step(self, n):
         few = 0 < n <= TOKENS and len(self.length) * n <= IN_ALL
         return few and self.graphs.work and self.forward is self.slot.tape.forward and bool(self.length.any())
@@ -180,7 +199,7 @@ class GraphedMemory(Tape):
             self.graphs.work = False
             warnings.warn(
                 f"{self.graphs.name}: decodes without CUDA graphs from now on, which is slower; recording {n} tokens a "
-                f"row failed ({error!r}). fast=False does without them from the start.",
+                f"row failed ({error!r}). backend='auto' does without them from the start.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -204,15 +223,7 @@ class GraphedMemory(Tape):
             recording = Recording(run, slot.head.device, beside=next(iter(slot.recordings.values()), None))
             slot.head -= 1
             inputs.copy_(tokens)
-            if not _alike(recording.replay(), run()):
+            replayed, expected = recording.replay(), run()
+            if not distance(replayed, expected) <= tolerance(expected):
                 raise RuntimeError("replayed, it gives other logits than the model itself")
         return recording
-
-
-def _alike(logits, expected) -> bool:
-    """Equal but for rounding; NaN and infinities count as equal to themselves."""
-    a, b = logits.double().cpu(), expected.double().cpu()
-    known = b[b.isfinite()]
-    spread = known.std().item() if known.numel() > 1 else 1.0
-    tolerance = TOLERANCE.get(logits.dtype, HALF)
-    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * spread, equal_nan=True)

@@ -1,0 +1,273 @@
+"""Which backend computes a decoding, what it can do, and what happens when the model is changed after wrapping."""
+
+import pytest
+import torch
+from test_lean import made
+from tiny import decoder, language_model, t5
+
+from specviz import CausalLM, SamplingParams, TableModel, autoregress, load_pair, speculate
+from specviz.backends.changes import Fingerprint
+from specviz.backends.protocol import NEEDS
+from specviz.drafters.layer_skip import LayerSkip
+from specviz.models.ngram import NgramModel
+
+IDS = torch.tensor([[1, 2, 3, 4]])
+
+
+def logits(model, needs=frozenset()):
+    return model.start([[0]], 10, needs).feed(IDS)
+
+
+def assert_reads_the_model_as_it_is(model):
+    with torch.no_grad():
+        expected = model.model(IDS).logits
+    torch.testing.assert_close(logits(model), expected, atol=1e-5, rtol=1e-5)
+    greedy = dict(sampling=SamplingParams(temperature=0), max_new_tokens=6, eos=())
+    text = model.model.generate(IDS, do_sample=False, max_new_tokens=6, eos_token_id=None, pad_token_id=0)
+    assert autoregress(model, IDS[0].tolist(), **greedy).tokens == text[0, 4:].tolist()
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+
+def test_the_fastest_that_can_do_all_that_is_needed():
+    llama = CausalLM(made("llama"), name="llama")
+    assert "torch.float32, on cpu, backend lean>" in repr(llama)
+    assert llama.start([[0]], 9).backend == "lean"
+    assert llama.start([[0]], 9, frozenset({"first_layers"})).backend == "lean"
+    assert llama.start([[0]], 9, frozenset({"inspect"})).backend == "transformers"
+    assert llama.start([[0]], 9, frozenset({"inspect", "first_layers"})).backend == "transformers"
+    assert CausalLM(decoder("gpt2")).start([[0]], 9).backend == "tuned"
+    assert CausalLM(made("llama").bfloat16()).start([[0]], 9).backend == "transformers"
+    for backend in ("lean", "tuned", "transformers"):
+        named = CausalLM(llama.model, backend=backend)
+        assert named.backend == named.start([[0]], 9).backend == backend
+        torch.testing.assert_close(logits(named), logits(llama), atol=1e-5, rtol=1e-5)
+
+
+def test_a_backend_that_cannot_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="backend='fast': must be one of auto, lean, tuned, transformers, cuda-graphs"):
+        CausalLM(made("llama"), backend="fast")
+    with pytest.raises(ValueError, match="backend='lean' cannot serve 'gpt2': it serves Llama, Mistral and Qwen2"):
+        CausalLM(decoder("gpt2"), name="gpt2", backend="lean")
+    with pytest.raises(ValueError, match="backend='tuned' cannot serve .* float32 or float64 on a CPU"):
+        CausalLM(made("llama").bfloat16(), backend="tuned")
+    with pytest.raises(ValueError, match="backend='cuda-graphs' cannot serve .* one CUDA device"):
+        CausalLM(made("llama"), backend="cuda-graphs")
+    lean = CausalLM(made("llama"), backend="lean", name="x")
+    with pytest.raises(ValueError, match="'x' with backend='lean' cannot do what this decoding needs: inspect"):
+        lean.start([[0]], 9, frozenset({"inspect"}))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: language_model("llama", 1),
+        lambda: TableModel.random(3),
+        lambda: NgramModel.learn([[0, 1, 2]], 2, TableModel.random(3)),
+        lambda: t5("t5", 1),
+    ],
+    ids=["causal", "table", "n-gram", "seq2seq"],
+)
+def test_needs_that_a_model_lacks_are_refused_and_none_is_ignored(model):
+    model = model()
+    for need in NEEDS - {"first_layers", "inspect"}:
+        with pytest.raises(ValueError, match=f"cannot do what this decoding needs: {need}"):
+            model.start([[0]], 9, frozenset({need}))
+    with pytest.raises(ValueError, match=r"needs=\['speed'\]: unknown; there are first_layers, hidden_states, inspect"):
+        model.start([[0]], 9, frozenset({"speed"}))
+    if not isinstance(model, CausalLM):
+        with pytest.raises(ValueError, match="cannot do what this decoding needs: first_layers"):
+            model.start([[0]], 9, frozenset({"first_layers"}))
+        with pytest.raises(ValueError, match="LayerSkip cannot draft for"):
+            speculate(model, LayerSkip(1), [1], max_new_tokens=2)
+    assert isinstance(model.start([[0]], 9).backend, str)
+
+
+@pytest.mark.parametrize("backend", ["lean", "tuned", "transformers"])
+def test_the_first_layers_share_heads_and_entries_with_the_whole(backend):
+    model = CausalLM(made("grouped keys, tied", torch.float64), backend=backend)
+    shorter = made("grouped keys, tied", torch.float64)
+    shorter.model.layers = shorter.model.layers[:2]
+    memory = model.start([[0]], 10, frozenset({"first_layers"}))
+    view = memory.first_layers(2)
+    memory.feed(IDS)
+    drafted = view.feed(torch.tensor([[5, 6]]))
+    assert memory.length.tolist() == view.length.tolist() == [6]
+    view.rewind(4)
+    assert memory.length.tolist() == [4]
+    text = torch.cat([IDS, torch.tensor([[5, 6]])], dim=1)
+    with torch.no_grad():
+        torch.testing.assert_close(drafted, shorter(text, use_cache=False).logits[:, 4:], atol=1e-6, rtol=1e-6)
+        expected = model.model(text).logits[:, 4:]
+    torch.testing.assert_close(memory.feed(torch.tensor([[5, 6]])), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_inspected_keys_masks_and_values_are_transformers_own():
+    memory = language_model("llama", 1).start([[0]], 8, frozenset({"inspect"}))
+    before = memory.feed(torch.tensor([[1, 2, 1]]))[0, -1]
+    assert memory.cache.layers[0].keys.shape == memory.layers[0].values.shape == (1, 1, 8, 8)
+    memory.rewind(0)
+    memory.keys = torch.zeros_like(memory.keys)  # now every entry is seen
+    assert (memory.feed(torch.tensor([[1, 2, 1]]))[0, -1] - before).abs().max() > 1e-3
+
+
+# --- changes after wrapping -----------------------------------------------------------------------
+
+
+class Adapter(torch.nn.Linear):
+    """A linear layer with something on top that can be switched off and merged, as adapters are."""
+
+    def __init__(self, layer):
+        super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None)
+        self.weight, self.bias = layer.weight, layer.bias
+        torch.manual_seed(3)
+        self.delta = torch.nn.Parameter(0.3 * torch.randn_like(layer.weight))
+        self.disable_adapters, self.active_adapter, self.merged, self.scaling = False, ["a"], [], {"a": 1.0}
+
+    def forward(self, x):
+        on = not self.disable_adapters and not self.merged and "a" in self.active_adapter
+        return super().forward(x) + (x @ self.delta.T * self.scaling["a"] if on else 0)
+
+
+def with_adapter():
+    model = made("llama")
+    layer = model.model.layers[1].mlp
+    layer.down_proj = Adapter(layer.down_proj)
+    return model
+
+
+def down(model):
+    return model.model.layers[1].mlp.down_proj
+
+
+CHANGES = {
+    "switched off": lambda model: setattr(down(model), "disable_adapters", True),
+    "another adapter": lambda model: down(model).active_adapter.clear(),
+    "scaled": lambda model: down(model).scaling.update(a=0.5),
+    "called merged": lambda model: down(model).merged.append("a"),
+    "merged": lambda model: down(model).weight.data.add_(down(model).delta.data),
+    "slightly merged": lambda model: down(model).weight.data.add_(1e-3 * down(model).delta.data),
+    "trained": lambda model: down(model).weight.detach().mul_(2),
+    "a single value": lambda model: down(model).weight.detach()[3, 5].add_(4),
+    "another weight": lambda model: setattr(down(model), "weight", torch.nn.Parameter(2 * down(model).weight.detach())),
+    "another tensor": lambda model: setattr(down(model).weight, "data", 2 * down(model).weight.data),
+    "another view": lambda model: setattr(model.lm_head.weight, "data", model.lm_head.weight.data.roll(1, 0)),
+    "another head": lambda model: model.set_output_embeddings(torch.nn.Linear(32, 61, bias=False)),
+    "another layer": lambda model: setattr(model.model.layers[0], "mlp", model.model.layers[2].mlp),
+    "reordered": lambda model: model.model.layers.insert(0, model.model.layers.pop(2)),
+    "a hook": lambda model: model.model.norm.register_forward_hook(lambda module, inputs, x: 2 * x),
+    "a hook before": lambda model: model.lm_head.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],)),
+    "another forward": lambda model: setattr(down(model), "forward", lambda x: x[..., :32]),
+    "another class": lambda model: setattr(down(model), "__class__", torch.nn.Linear),
+    "a buffer": lambda model: model.model.rotary_emb.inv_freq.mul_(0.5),
+    "epsilon": lambda model: setattr(model.model.norm, "variance_epsilon", 0.5),
+    "loaded": lambda model: model.load_state_dict({k: v * 1.1 for k, v in model.state_dict().items()}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("backend", ["auto", "tuned", "transformers"])
+def test_a_model_that_was_changed_is_read_as_it_is_until_refresh(change, backend):
+    model = CausalLM(with_adapter(), backend=backend)
+    before = logits(model)
+    with torch.no_grad():
+        CHANGES[change](model.model)
+    assert_reads_the_model_as_it_is(model)
+    assert model.backend == "transformers" == model.start([[0]], 9).backend
+    if change not in ("slightly merged", "reordered"):
+        assert (logits(model) - before).abs().max() > 1e-3
+    model.refresh()
+    if backend != "auto":
+        assert model.backend == backend
+    assert_reads_the_model_as_it_is(model)
+
+
+def test_layers_that_are_moved_or_converted():
+    model = CausalLM(made("llama"))
+    model.model.double()
+    assert logits(model).dtype == torch.float64 and model.backend == "transformers"
+    assert_reads_the_model_as_it_is(model)
+    model.refresh()
+    assert model.backend == "lean" and logits(model).dtype == torch.float64
+    model.model.set_attn_implementation("eager")
+    assert_reads_the_model_as_it_is(model)
+    assert model.backend == "transformers"
+
+
+def test_a_resized_vocabulary_asks_for_refresh():
+    model = CausalLM(made("llama"), name="m")
+    for size in (64, 50):
+        had = model.vocab_size
+        model.model.resize_token_embeddings(size)
+        with pytest.raises(ValueError, match=rf"m had {had} ids when it was wrapped and has {size} now: call refresh"):
+            autoregress(model, [1, 2], max_new_tokens=2)
+        model.refresh()
+        assert (model.vocab_size, model.name) == (size, "m")
+        assert_reads_the_model_as_it_is(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("part", ["all", "a layer"])
+def test_dropout_never_takes_part(dtype, part):
+    torch.manual_seed(0)
+    net = decoder("gpt2", dtype=dtype, vocab_size=61, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)
+    for model in (CausalLM(net), CausalLM(net, backend="transformers")):
+        before, backend, running = logits(model), model.backend, model.start([[0]], 9)
+        (model.model if part == "all" else model.model.transformer.h[1]).train()
+        with pytest.raises(ValueError, match=r"in training mode, and dropout.*call model.eval\(\)"):
+            autoregress(model, [1, 2], max_new_tokens=2)
+        if part == "all" and backend == "transformers":  # copies stay in evaluation mode
+            with pytest.raises(ValueError, match=r"in training mode, and dropout.*call model.eval\(\)"):
+                running.feed(IDS)
+        model.model.eval()
+        assert torch.equal(logits(model), before) and model.backend == backend  # and nothing was lost
+    encoder_decoder = t5("t5", 1)
+    encoder_decoder.model.train()
+    with pytest.raises(ValueError, match="in training mode"):
+        encoder_decoder.start([[0]], 9)
+
+
+def test_the_rest_of_what_refresh_keeps():
+    model = CausalLM(made("llama"), name="kept", context=32, eos=[5], backend="tuned")
+    model.refresh()
+    assert (model.name, model.context, model.eos, model.backend) == ("kept", 32, {5}, "tuned")
+
+
+# --- the fingerprint ------------------------------------------------------------------------------
+
+
+def test_nothing_changed_is_no_change():
+    for model in (load_pair("tales")[0].model, with_adapter().eval(), decoder("gpt2"), made("llama").bfloat16()):
+        fingerprint = Fingerprint(model)
+        with torch.no_grad():
+            model(torch.tensor([[1, 2]]))
+            model.train().eval()
+        assert fingerprint.matches() and fingerprint.matches()
+
+
+def test_not_a_number_is_equal_to_itself():
+    model = made("llama")
+    with torch.no_grad():
+        model.lm_head.weight.fill_(torch.nan)
+    assert Fingerprint(model).matches()
+
+
+def test_what_is_added_through_data_is_seen_whatever_the_dtype_and_layout():
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        model = made("llama", dtype)
+        layer = model.model.layers[0].mlp.up_proj
+        layer.weight = torch.nn.Parameter(layer.weight.detach().t().contiguous().t())  # stored by columns
+        for name, weight in model.named_parameters():
+            fingerprint = Fingerprint(model)
+            weight.data += 0.01 * weight.data.abs().amax()
+            assert not fingerprint.matches(), (dtype, name)
+
+
+def test_samples_lie_in_many_rows_and_columns():
+    weight = torch.arange(256 * 512).view(256, 512)
+    model = torch.nn.Module()
+    model.register_buffer("weight", weight)
+    (views,) = Fingerprint(model).samples
+    places = torch.from_numpy(views[0])
+    assert len(set((places // 512).tolist())) >= 30 and len(set((places % 512).tolist())) >= 30
