@@ -58,22 +58,19 @@ def host(*arrays) -> list[np.ndarray]:
     columns = [x.reshape(len(x), -1).double() for x in arrays]
     together = torch.cat(columns, dim=1).cpu().numpy()
     parts = np.split(together, np.cumsum([x.shape[1] for x in columns])[:-1], axis=1)
-    kinds = [np.int64 if x.dtype == torch.int64 else np.float64 for x in arrays]
+    kinds = [{torch.int64: np.int64, torch.bool: bool}.get(x.dtype, np.float64) for x in arrays]
     return [part.reshape(x.shape).astype(kind) for part, x, kind in zip(parts, arrays, kinds, strict=True)]
 
 
-def of_ids(x, ids) -> list[list[float]]:
-    """x [B, n, V] at ids [B, m], m <= n -> [B, m], on the host: the probabilities of chosen tokens."""
-    if isinstance(x, np.ndarray):  # number by number costs least where there are few, and is bearable where many
-        item = x.item
-        return [[item(b, i, v) for i, v in enumerate(row)] for b, row in enumerate(ids.tolist())]
-    row, column = (beside(index, x) for index in _places(*ids.shape))
-    return x[row, column, ids].tolist()
+def of_ids(x, ids):
+    """x [B, n, V] at ids [B, m], m <= n -> [B, m]: the probabilities of chosen tokens."""
+    row, column = _places(*ids.shape)
+    return x[beside(row, x), beside(column, x), ids]
 
 
-def at_positions(x, at: list[int]):
-    """x [B, n, V] at one position a row -> [B, V]; a view where all rows stand at the same."""
-    return x[:, at[0]] if len(set(at)) == 1 else x[range(len(at)), at]
+def at_positions(x, at: np.ndarray):
+    """x [B, n, V] at one position a row, [B] -> [B, V]; of a single row a view."""
+    return x[:, at.item()] if len(at) == 1 else x[beside(np.arange(len(at)), x), beside(at, x)]
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import math
 import numbers
-import operator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -47,7 +46,7 @@ class Randomness(Protocol):
         """Draw one token a row from probs [B, V], which need not sum to 1."""
 
     def flip(self, prob, active=None, *, last: bool = False) -> Flipped:
-        """Flip coins with success probabilities prob [B, gamma] (an array, or lists), left to right.
+        """Flip coins with success probabilities prob [B, gamma], left to right.
 
         accepted counts the successes before the first failure. last=True flips all of them, and gives the place of
         the last success instead (1 .. gamma, 0 if there is none), as block verification asks.
@@ -98,24 +97,24 @@ class _Uniform:
 
     def flip(self, prob, active=None, *, last=False) -> Flipped:
         """Flip coins left to right until the first failure, or all of them (last). prob [B, gamma] -> Flipped."""
-        u = self._uniforms("coin", len(prob[0]), len(prob))
-        success = [list(map(operator.lt, *row)) for row in zip(u.tolist(), _listed(prob), strict=True)]
-        accepted = map(last_success if last else leading_successes, success)
-        return Flipped(np.array(list(accepted)), _mask(u, active))
+        u = self._uniforms("coin", prob.shape[1], prob.shape[0])
+        accepted = (last_success if last else leading_successes)(u < _on_host(prob))
+        return Flipped(accepted, _mask(u, active))
 
 
-def leading_successes(success: list[bool]) -> int:
-    """How many are true before the first that is not."""
-    return success.index(False) if False in success else len(success)
+def leading_successes(success: np.ndarray) -> np.ndarray:
+    """[B, n] bool -> [B] int64: how many are true before the first that is not."""
+    return success.cumprod(-1).sum(-1)
 
 
-def last_success(success: list[bool]) -> int:
-    """The place of the last that is true, counted from 1; 0 if there is none."""
-    return max((place for place, true in enumerate(success, 1) if true), default=0)
+def last_success(success: np.ndarray) -> np.ndarray:
+    """[B, n] bool -> [B] int64: the place of the last that is true, counted from 1; 0 if there is none."""
+    return (success * np.arange(1, success.shape[1] + 1)).max(-1, initial=0)
 
 
-def _listed(prob) -> list[list[float]]:
-    return prob if isinstance(prob, list) else prob.tolist()
+def _on_host(x) -> np.ndarray:
+    x = as_array(x)
+    return x if isinstance(x, np.ndarray) else x.cpu().numpy()
 
 
 def _mask(u, active):
@@ -277,8 +276,8 @@ class Scripted(_Uniform):
         # leading successes, or any behind the last success. At probability 0 it decided nothing.
         for row, place in enumerate(flipped.accepted.tolist()):
             if active is None or active[row]:
-                for slot in range(place, len(prob[row]) if last else min(place + 1, len(prob[row]))):
-                    if prob[row][slot] != 0 and math.isnan(flipped.u[row, slot]):
+                for slot in range(place, prob.shape[1] if last else min(place + 1, prob.shape[1])):
+                    if prob[row, slot] != 0 and math.isnan(flipped.u[row, slot]):
                         self._missing(row, "coin", slot)
         return flipped
 
@@ -328,8 +327,7 @@ class Branch:
         return self
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
-        mass = as_array(probs)
-        mass = np.asarray(mass if isinstance(mass, np.ndarray) else mass.cpu(), np.float64)
+        mass = _on_host(probs).astype(np.float64)
         if (mass < 0).any():
             raise ValueError(
                 f"the {stream!r} draw is from negative probabilities; clamp them at 0, as residual() does."
@@ -339,7 +337,7 @@ class Branch:
         return Drawn(beside(tokens, as_array(probs)), np.full(self.rows, math.nan))
 
     def flip(self, prob, active=None, *, last=False) -> Flipped:
-        a = np.array(_listed(prob), np.float64).reshape(self.rows, -1).clip(0, 1)  # a coin below 1.7 is a coin below 1
+        a = _on_host(prob).astype(np.float64).clip(0, 1)  # a coin below 1.7 is a coin below 1
         ones = np.ones((self.rows, 1))
         if last:  # k: a success at k, failures behind it
             weights = np.hstack([ones, a]) * np.cumprod(np.hstack([1 - a, ones])[:, ::-1], axis=1)[:, ::-1]

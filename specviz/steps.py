@@ -6,7 +6,6 @@ prove() proves.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -248,8 +247,8 @@ def _check_proposal(state, proposal, asked):
         )
     x = proposal.tokens
     # On a GPU ids are not looked at: it would have to be waited for, and an index out of range ends the program there.
-    sound = not x.is_cpu or all(0 <= token < vocab_size for row in x.tolist() for token in row)
-    if not sound or proposal.q.shape != (*x.shape, vocab_size):
+    outside = x.is_cpu and np.count_nonzero(x.numpy().astype(np.uint64) >= vocab_size)
+    if outside or proposal.q.shape != (*x.shape, vocab_size):
         raise ValueError(
             f"drafter {name!r} proposed {x.tolist()} with a q of shape {list(proposal.q.shape)}: must be ids of the "
             f"target, 0 .. {vocab_size - 1}, with a q over all of them."
@@ -274,26 +273,32 @@ def _texts_before(state, proposal):
 def _sound_numbers(state, proposal, p, verdict):
     """The round's one transfer: drafts, accepted and next_token as lists, once p and q are known to be sound."""
     x, q, p = as_array(proposal.tokens), as_array(proposal.q), as_array(p)
-    first_p = p[..., 0]  # [B, gamma+1]; p is NaN throughout, or nowhere
-    sum_q = q.sum(-1)  # [B, gamma]
-    of_drafts = of_ids(q, x)  # q(x_i) [B, gamma]
-    numbers = x, as_array(verdict.accepted), as_array(verdict.next_token), first_p, sum_q
-    x, accepted, next_token, first_p, sum_q = (values.tolist() for values in host(*numbers))
-    lengths, running = proposal.lengths.tolist(), [ended is None for ended in state.finish]
+    nan_p = namespace(p).isnan(p[..., 0])  # throughout, or nowhere
+    nan_q = namespace(q).isnan(q.sum(-1))
+    zero_q = of_ids(q, x) <= 0
+    x, accepted, next_token, nan_p, nan_q, zero_q = host(
+        x, as_array(verdict.accepted), as_array(verdict.next_token), nan_p, nan_q, zero_q
+    )
+    if nan_p.any() or nan_q.any() or zero_q.any():
+        _check_soundness(state, proposal.lengths.numpy()[:, None], nan_p, nan_q, zero_q)
+    return x.tolist(), accepted.tolist(), next_token.tolist()
+
+
+def _check_soundness(state, lengths, nan_p, nan_q, zero_q):
+    """Raise if something is wrong (bool, [B, gamma + 1] and twice [B, gamma]) at a position that was reached."""
+    position = np.arange(nan_p.shape[1])
+    drafted = position[:-1] < lengths
+    reached = (position <= lengths) & state.active.numpy()[:, None]
     # The draft comes first: a target's NaN may only be the answer to a token drawn from a NaN.
-    for row, n in enumerate(lengths):
-        if any(map(math.isnan, sum_q[row][:n])):
-            _refuse_nan(state, row, "drafter", state.drafter.name)
-    for row, n in enumerate(lengths):
-        if running[row] and any(map(math.isnan, first_p[row][: n + 1])):
-            _refuse_nan(state, row, "target", state.target.name)
-    for row, n in enumerate(lengths):
-        if not all(mass > 0 for mass in of_drafts[row][:n]):
-            raise ValueError(
-                f"drafter {state.drafter.name!r} proposed a token with q(x) = 0 in row {row}, round {state.round}: q "
-                "must be the distribution that the token was drawn from."
-            )
-    return x, accepted, next_token
+    if (bad := nan_q & drafted).any():
+        _refuse_nan(state, bad.any(1).argmax(), "drafter", state.drafter.name)
+    if (bad := nan_p & reached).any():
+        _refuse_nan(state, bad.any(1).argmax(), "target", state.target.name)
+    if (bad := zero_q & drafted).any():
+        raise ValueError(
+            f"drafter {state.drafter.name!r} proposed a token with q(x) = 0 in row {bad.any(1).argmax()}, round "
+            f"{state.round}: q must be the distribution that the token was drawn from."
+        )
 
 
 def _refuse_nan(state, row, role, name):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specviz.arrays import as_array, as_tensor, at_positions, namespace, of_ids
+from specviz.arrays import as_array, as_tensor, at_positions, beside, host, namespace, of_ids
 
 
 @dataclass
@@ -26,9 +26,7 @@ class Verdict:
 
 
 def accept_probability(p, q):
-    """A(x) = min(1, p(x) / q(x)) = p(x) / max(p(x), q(x)), of numbers or elementwise; 0 wherever p(x) = 0."""
-    if isinstance(p, float):
-        return p / max(p, q) if p else 0.0
+    """A(x) = min(1, p(x) / q(x)) = p(x) / max(p(x), q(x)), elementwise; 0 wherever p(x) = 0."""
     larger = namespace(p).maximum(p, q)
     return p / (larger + (larger == 0))
 
@@ -47,10 +45,7 @@ def residual_mass(p, q):
     """residual() before the division by Z, which a draw does not need."""
     xp = namespace(p)
     mass = xp.maximum(p, q) - q
-    total = mass.sum(-1, keepdims=True)
-    if xp is not torch and 0 not in total.ravel().tolist():
-        return mass
-    return xp.where(total == 0, p, mass)
+    return xp.where(mass.sum(-1, keepdims=True) == 0, p, mass)
 
 
 def verify(
@@ -70,39 +65,34 @@ def verify(
     first rejection or, when all drafts were accepted, from p after the last (the bonus token). Either way
     the emitted tokens follow p exactly (appendix A.1). No drafts at all is one plain step of the target.
     """
-    q, p = as_array(q), as_array(p)
-    rows, gamma = draft_tokens.shape
-    drafted = [gamma] * rows if draft_lengths is None else draft_lengths.tolist()
+    x, q, p = as_array(draft_tokens), as_array(q), as_array(p)
+    rows, gamma = x.shape
+    drafted = np.full(rows, gamma) if draft_lengths is None else host(as_array(draft_lengths))[0]
     if active is not None and all(active.tolist()):
         active = None  # nothing has to be masked
-    # The few numbers that decide, on the host: p(x_i), q(x_i) and A(x_i), all [B, gamma].
-    of_drafts = of_ids(p, draft_tokens), of_ids(q, draft_tokens)
-    if accept is accept_probability:
-        a = [list(map(accept, *row)) for row in zip(*of_drafts, strict=True)]
-    else:
-        a = accept(*map(torch.tensor, of_drafts)).tolist()
-    if min(drafted) < gamma:
-        a = [row[:n] + [0.0] * (gamma - n) for row, n in zip(a, drafted, strict=True)]
+    # The few numbers that decide, on the host.
+    a = _half(accept, *host(of_ids(p, x), of_ids(q, x)))  # A(x_i) [B, gamma]
+    if min(drafted.tolist()) < gamma:
+        a = np.where(np.arange(gamma) < drafted[:, None], a, 0)
     accepted, coins = randomness.flip(a, active)
 
     # Of each row the distribution where the acceptance stops; minus q, if a draft was rejected there. Behind the last
     # draft nothing is subtracted: the residual against nothing is p itself, the bonus.
-    at = accepted.tolist()
-    next_p = at_positions(p, at)  # [B, V]
-    rejected = [i < n for i, n in zip(at, drafted, strict=True)]
-    if all(rejected):
-        next_mass = _residual(left, next_p, at_positions(q, at))
-    elif any(rejected) or left is not residual_mass:
-        next_q = namespace(p).zeros_like(next_p)
-        next_q[rejected] = q[rejected, [i for i, n in zip(at, drafted, strict=True) if i < n]]
-        next_mass = _residual(left, next_p, next_q)
-    else:
-        next_mass = next_p
+    next_mass = at_positions(p, accepted)  # [B, V]
+    rejected = accepted < drafted
+    if rejected.all():
+        next_mass = _half(left, next_mass, at_positions(q, accepted))
+    elif rejected.any() or left is not residual_mass:
+        next_q = namespace(p).zeros_like(next_mass)
+        some = np.flatnonzero(rejected)
+        next_q[beside(some, p)] = q[beside(some, p), beside(accepted[some], p)]
+        next_mass = _half(left, next_mass, next_q)
     next_token, u_next = randomness.draw(next_mass, "next", active=active)
-    a = np.array(a, np.float64).reshape(rows, gamma)
     return Verdict(*map(as_tensor, (accepted, next_token, a, coins, u_next)))
 
 
-def _residual(left, p, q):
-    """The second half of the rule: residual_mass() takes any array, others are written with torch's functions."""
-    return left(p, q) if left is residual_mass else as_array(left(as_tensor(p), as_tensor(q)))
+def _half(half, p, q):
+    """One half of the rule. Those of this module take arrays of either library, others are given torch's."""
+    if half is accept_probability or half is residual_mass:
+        return half(p, q)
+    return as_array(half(as_tensor(p), as_tensor(q)))
