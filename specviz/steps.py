@@ -276,11 +276,11 @@ def _sound_numbers(state, proposal, p, verdict):
     nan_p = namespace(p).isnan(p[..., 0])  # throughout, or nowhere
     nan_q = namespace(q).isnan(q.sum(-1))
     zero_q = of_ids(q, x) <= 0
-    x, accepted, next_token, nan_p, nan_q, zero_q = host(
+    x, accepted, next_token, *bad = host(
         x, as_array(verdict.accepted), as_array(verdict.next_token), nan_p, nan_q, zero_q
     )
-    if nan_p.any() or nan_q.any() or zero_q.any():
-        _check_soundness(state, proposal.lengths.numpy()[:, None], nan_p, nan_q, zero_q)
+    if any(map(np.count_nonzero, bad)):
+        _check_soundness(state, proposal.lengths.numpy()[:, None], *bad)
     return x.tolist(), accepted.tolist(), next_token.tolist()
 
 

@@ -80,9 +80,10 @@ def verify(
     # draft nothing is subtracted: the residual against nothing is p itself, the bonus.
     next_mass = at_positions(p, accepted)  # [B, V]
     rejected = accepted < drafted
-    if rejected.all():
+    rejections = np.count_nonzero(rejected)
+    if rejections == rows:
         next_mass = _half(left, next_mass, at_positions(q, accepted))
-    elif rejected.any() or left is not residual_mass:
+    elif rejections or left is not residual_mass:
         next_q = namespace(p).zeros_like(next_mass)
         some = np.flatnonzero(rejected)
         next_q[beside(some, p)] = q[beside(some, p), beside(accepted[some], p)]

@@ -12,7 +12,8 @@ import torch
 
 from specviz.arguments import check_target, integer
 from specviz.equivalence.samples import sample_sequences
-from specviz.sampling import SamplingParams
+from specviz.sampling import as_sampling
+from specviz.settings import known
 
 
 class Generate:
@@ -49,7 +50,7 @@ def from_transformers(model, assistant=None, *, sampling=None, eos=None, gamma=4
     """
     import transformers
 
-    sampling = SamplingParams() if sampling is None else sampling
+    sampling = as_sampling(sampling)
     gamma = integer(gamma, "gamma", 1)
     if prompt_lookup and assistant is not None:
         raise ValueError("prompt_lookup=True and an assistant: transformers drafts with one of the two; leave one out.")
@@ -150,6 +151,7 @@ def from_specviz(target, drafter, *, rows=1000, name=None, **settings) -> Genera
     decodes plainly.
     """
     check_target(target)
+    known("from_specviz", settings)
     rows = integer(rows, "rows", 1, " (continuations of one call)")
 
     def call(prompt_ids, max_new_tokens, seed):

@@ -35,13 +35,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from specviz.arguments import as_eos, as_ids, as_prompts, check_target, integer
+from specviz.arguments import as_ids, as_prompts, check_target, integer
 from specviz.backends.precision import rounding
 from specviz.equivalence.exact import target_law
 from specviz.equivalence.goodness_of_fit import MIN_EXPECTED, Report, chi_square
 from specviz.progress import progress_bar
 from specviz.randomness import splitmix64
 from specviz.sampling import SamplingParams
+from specviz.settings import Settings
 
 LARGEST_LAW = 100_000  # texts that are counted one by one at most
 BINS = 20  # of the ranks U at one position
@@ -87,9 +88,8 @@ def audit(
             f"tokens={tokens}: prompt and continuation exceed the context of {target.name!r} ({target.context}); "
             "ask for fewer."
         )
-    sampling = SamplingParams() if sampling is None else sampling
-    if not isinstance(sampling, SamplingParams):
-        raise ValueError(f"sampling={sampling!r}: must be a SamplingParams, such as SamplingParams(temperature=0.7).")
+    settings = Settings(max_new_tokens=tokens, sampling=sampling, eos=eos).for_target(target)
+    sampling = settings.sampling
     if sampling.temperature > 0 and not single:
         raise ValueError("prompt is a list: a law is sampled at a single prompt (a list is for temperature 0).")
     if drafter is not None and not hasattr(drafter, "vocab_size"):
@@ -98,8 +98,7 @@ def audit(
         raise ValueError(f"false_alarm={false_alarm!r}: must be a probability between 0 and 1.")
     if (seed := integer(seed, "seed", 0, " and < 2**64")) >= 2**64:
         raise ValueError(f"seed={seed!r}: must be an integer >= 0 and < 2**64.")
-    eos = target.eos if eos is None else as_eos(eos, target)
-    asked = _Asked(generate, target, prompts, samples, tokens, sampling, eos, drafter, false_alarm, seed)
+    asked = _Asked(generate, target, prompts, samples, tokens, sampling, settings.eos, drafter, false_alarm, seed)
 
     calls, interrupted = _draw(asked, resume, progress)
     if sampling.temperature == 0:

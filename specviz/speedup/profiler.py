@@ -18,7 +18,7 @@ from specviz.arguments import as_prompts, check_target, integer
 from specviz.decoding import autoregress, speculate
 from specviz.drafters.model import ModelDrafter, as_drafter
 from specviz.progress import progress_bar
-from specviz.sampling import SamplingParams
+from specviz.sampling import SamplingParams, as_sampling
 from specviz.speedup.profiles import Profile, Speed
 from specviz.trace import PHASES
 
@@ -145,9 +145,7 @@ def _checked(target, drafter, prompts, gammas, new_tokens, sampling, runs, seed)
         )
     if gammas[-1] >= new_tokens:
         raise ValueError(f"gammas: γ={gammas[-1]} never fits into new_tokens={new_tokens}; ask for a longer text.")
-    sampling = SamplingParams() if sampling is None else sampling
-    if not isinstance(sampling, SamplingParams):
-        raise ValueError(f"sampling={sampling!r}: must be a SamplingParams, such as SamplingParams(temperature=0.7).")
+    sampling = as_sampling(sampling)
     return _Setting(target, drafter, prompts, gammas, new_tokens, sampling, runs, seed)
 
 
