@@ -21,17 +21,17 @@ STREAMS = ("draft", "coin", "next")
 
 
 class Drawn(NamedTuple):
-    token: np.ndarray  # [B] int64; a tensor where the probabilities are on a GPU
-    u: np.ndarray  # [B] float64; NaN where nothing was drawn
+    token: torch.Tensor  # [B] int64, where the probabilities are
+    u: torch.Tensor  # [B] float64, on the CPU; NaN where nothing was drawn
 
 
 class Flipped(NamedTuple):
-    accepted: np.ndarray  # [B] int64: leading successes, or the place of the last one
-    u: np.ndarray  # [B, gamma] float64; NaN where nothing was flipped
+    accepted: torch.Tensor  # [B] int64, on the CPU: leading successes, or the place of the last one
+    u: torch.Tensor  # [B, gamma] float64, on the CPU; NaN where nothing was flipped
 
 
 class Randomness(Protocol):
-    """What a decoder asks, with arrays or tensors. Answers are numpy's, but tokens drawn on a GPU stay there.
+    """What a decoder asks, with numpy's arrays on a CPU and tensors elsewhere. Answers are of the kind of the question.
 
     Rows that are not active consume nothing and count nowhere: their answers are to be ignored.
     """
@@ -63,19 +63,19 @@ def inverse_cdf(probs, u):
     slice and never comes out, neither at u = 0 nor as u nears 1 (u * total, rounded, is below the total).
     """
     home = probs.device if torch.is_tensor(probs) else None
-    token = draw_tokens(probs, as_array(torch.as_tensor(u)))
-    return token if home is None else as_tensor(token, home)
-
-
-def draw_tokens(probs, u: np.ndarray):
-    """inverse_cdf() as the decoder asks for it: the tokens as numpy's array, but on the GPU where probs is there."""
-    if torch.is_tensor(probs) and not (probs.is_cpu or probs.is_cuda):
+    if home is not None and home.type not in ("cpu", "cuda"):
         probs = probs.cpu()  # MPS has no float64
     cumulative = as_array(as_tensor(probs).cumsum(-1, dtype=torch.float64))  # torch adds up twice as fast as numpy
     if isinstance(cumulative, np.ndarray):
-        return (cumulative > u[:, None] * cumulative[:, -1:]).argmax(-1)  # the first that is true
-    point = beside(u[:, None], cumulative) * cumulative[:, -1:]
+        token = (cumulative > as_array(u)[:, None] * cumulative[:, -1:]).argmax(-1)  # the first that is true
+        return token if home is None else as_tensor(token, home)
+    point = beside(u, cumulative)[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp(max=cumulative.shape[-1] - 1)
+
+
+def _like(answer, asked):
+    """answer as numpy's array if that is what was asked with, else as a tensor."""
+    return answer if isinstance(asked, np.ndarray) else as_tensor(answer)
 
 
 class _Uniform:
@@ -93,13 +93,13 @@ class _Uniform:
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
         """Draw one token a row. probs [B, V] -> Drawn; rows that are not active give a token to ignore."""
         u = self._uniforms(stream, slot + 1, probs.shape[0])[:, slot]
-        return Drawn(draw_tokens(probs, u), _mask(u, active))
+        return Drawn(inverse_cdf(probs, u), _like(_mask(u, active), probs))
 
     def flip(self, prob, active=None, *, last=False) -> Flipped:
         """Flip coins left to right until the first failure, or all of them (last). prob [B, gamma] -> Flipped."""
         u = self._uniforms("coin", prob.shape[1], prob.shape[0])
         accepted = (last_success if last else leading_successes)(u < _on_host(prob))
-        return Flipped(accepted, _mask(u, active))
+        return Flipped(_like(accepted, prob), _like(_mask(u, active), prob))
 
 
 def leading_successes(success: np.ndarray) -> np.ndarray:
@@ -265,7 +265,7 @@ class Scripted(_Uniform):
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
         drawn = super().draw(probs, stream, slot, active)
-        for row in np.flatnonzero(np.isnan(drawn.u)).tolist():
+        for row in np.flatnonzero([math.isnan(u) for u in drawn.u.tolist()]).tolist():
             if active is None or active[row]:
                 self._missing(row, stream, slot)
         return drawn
@@ -297,7 +297,7 @@ class Branch:
     weight: np.ndarray = field(init=False)  # [rows] float64: the probability of each row's choices
     options: np.ndarray = field(init=False)  # [rows] float64: product of the numbers of options at its choices
     unexplored: list[list[int]] = field(init=False, default_factory=list)
-    used: bool = field(init=False, default=False)  # whether a decoding began with it
+    used: bool = field(init=False, default=False)  # whether a decoding, or a round, began with it
 
     def __post_init__(self):
         self.weight, self.options = np.ones(len(self.paths)), np.ones(len(self.paths))
@@ -320,7 +320,7 @@ class Branch:
         self.used = True
 
     def begin_round(self, round: int, length=None) -> None:
-        pass
+        self.used = True
 
     def child(self, name: str) -> Branch:
         """Itself: choices inside a decoding are choices like any other."""
@@ -334,7 +334,7 @@ class Branch:
             )
         with np.errstate(invalid="ignore"):  # rows that are not active may be of nothing but zeros
             tokens = self._choose(mass / mass.sum(-1, keepdims=True), active)
-        return Drawn(beside(tokens, as_array(probs)), np.full(self.rows, math.nan))
+        return Drawn(beside(tokens, probs), _like(np.full(self.rows, math.nan), probs))
 
     def flip(self, prob, active=None, *, last=False) -> Flipped:
         a = _on_host(prob).astype(np.float64).clip(0, 1)  # a coin below 1.7 is a coin below 1
@@ -343,7 +343,7 @@ class Branch:
             weights = np.hstack([ones, a]) * np.cumprod(np.hstack([1 - a, ones])[:, ::-1], axis=1)[:, ::-1]
         else:  # k leading successes: A(x_1) ... A(x_k), then a failure (none is left to fail after gamma of them)
             weights = np.cumprod(np.hstack([ones, a]), axis=1) * np.hstack([1 - a, ones])
-        return Flipped(self._choose(weights, active), np.full(a.shape, math.nan))
+        return Flipped(_like(self._choose(weights, active), prob), _like(np.full(a.shape, math.nan), prob))
 
     def _choose(self, weights, active):
         of_row, ids = np.nonzero(weights)  # NaN counts: the decoder reports it at the commit

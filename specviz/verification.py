@@ -74,7 +74,7 @@ def verify(
     a = _half(accept, *host(of_ids(p, x), of_ids(q, x)))  # A(x_i) [B, gamma]
     if min(drafted.tolist()) < gamma:
         a = np.where(np.arange(gamma) < drafted[:, None], a, 0)
-    accepted, coins = randomness.flip(a, active)
+    accepted, coins = map(as_array, randomness.flip(a, active))
 
     # Of each row the distribution where the acceptance stops; minus q, if a draft was rejected there. Behind the last
     # draft nothing is subtracted: the residual against nothing is p itself, the bonus.

@@ -142,7 +142,7 @@ def test_shared_noise_leaves_no_freedom_once_the_draft_is_drawn():
     for branch in Exhaustive():
         noise = mutants._OneStreamExactly(branch)
         branch.begin(1)
-        x = torch.from_numpy(noise.draw(q, "draft", 0).token)
+        x = noise.draw(q, "draft", 0).token
         verdict = verify(x[:, None], q[:, None], p[:, None].expand(1, 2, 2), noise)
         law[x if verdict.accepted else verdict.next_token] += branch.weight[0]
     # u < 1/2 is also below A(0) = 0.6: token 0 is never rejected, and comes out with 0.5 in place of 0.3.
@@ -156,7 +156,7 @@ def test_shared_noise_after_a_rejection_knows_that_the_coin_was_high():
     for branch in Exhaustive():
         noise = mutants._OneStreamExactly(branch)
         branch.begin(1)
-        x = torch.from_numpy(noise.draw(q, "draft", 0).token)
+        x = noise.draw(q, "draft", 0).token
         verdict = verify(x[:, None], q[:, None], p[:, None].expand(1, 2, 3), noise)
         law[x if verdict.accepted else verdict.next_token] += branch.weight[0]
     border = 0.2 / 0.36  # of the residual (0, .2, .16)

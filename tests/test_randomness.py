@@ -105,7 +105,7 @@ def borders(mass):
     def beyond(x, u):
         """[n] bool: whether the token drawn with u is above x."""
         script = Scripted({(row, 0, "next", 0): u_row for row, u_row in enumerate(u)})
-        return script.draw(mass.expand(len(u), -1), "next").token > x
+        return script.draw(mass.expand(len(u), -1), "next").token.numpy() > x
 
     x = np.arange(len(mass) - 1)
     low, high = np.zeros(len(x)), np.full(len(x), math.nextafter(1, 0))
@@ -151,11 +151,11 @@ def test_seeded_draws_and_flips_by_its_own_uniforms():
     source = Seeded(6)
     source.begin_round(2)
     for stream, slot in (("draft", 0), ("draft", 3), ("next", 0)):
-        token, u = source.draw(probs, stream, slot)
+        token, u = (answer.numpy() for answer in source.draw(probs, stream, slot))
         assert u.tolist() == uniforms(6, 7, 2, stream, slot + 1)[:, slot].tolist()
         assert token.tolist() == inverse_cdf(probs, u).tolist()
     for last, count in ((False, leading_successes), (True, last_success)):
-        accepted, u = source.flip(prob, last=last)
+        accepted, u = (answer.numpy() for answer in source.flip(prob, last=last))
         assert u.tolist() == uniforms(6, 7, 2, "coin", 3).tolist()
         assert accepted.tolist() == count(u < prob.numpy()).tolist()
 
@@ -196,9 +196,9 @@ def test_inactive_rows_consume_nothing():
     active = torch.tensor([True, False])
     for source in (Seeded(0), Scripted({(0, 0, "next", 0): 0.1, (0, 0, "coin", 0): 0.1, (0, 0, "coin", 1): 0.9})):
         token, u = source.draw(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), "next", active=active)
-        assert np.isnan(u).tolist() == [False, True]
+        assert u.isnan().tolist() == [False, True]
         _, u = source.flip(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), active=active)
-        assert np.isnan(u).tolist() == [[False, False], [True, True]]
+        assert u.isnan().tolist() == [[False, False], [True, True]]
 
 
 # --- Scripted -----------------------------------------------------------------------------------
@@ -309,7 +309,8 @@ def test_exhaustive_flips_by_the_law_of_all_coins(last, probs):
     law = np.zeros(len(probs) + 1)
     for branch in Exhaustive(rows=2):
         branch.begin(branch.rows)
-        accepted = branch.flip(torch.tensor(probs, dtype=torch.float64).expand(branch.rows, -1), last=last).accepted
+        coins = torch.tensor(probs, dtype=torch.float64).expand(branch.rows, -1)
+        accepted = branch.flip(coins, last=last).accepted.numpy()
         np.add.at(law, accepted, branch.weight)
     assert law == pytest.approx(expected, abs=1e-15) and law.sum() == pytest.approx(1, abs=1e-15)
 

@@ -178,7 +178,7 @@ def test_what_ended_the_text_is_recorded():
     trace = speculate(target, drafter, "ab", max_new_tokens=40, stop="ca", seed=0)
     assert trace.finish_reason == "stop" and trace.stop == ["ca"] and "ca" not in trace.text
     assert "".join(trace.parts) == trace.text and len(trace.parts) == len(trace.tokens) > len(trace.text)
-    assert (trace.record, trace.rule, trace.backend, trace.version) == ("top", "standard", None, 2)
+    assert (trace.record, trace.rule, trace.backend, trace.version) == ("top", "standard", "table", 2)
     bare = speculate(target, drafter, "ab", max_new_tokens=40, stop="ca", seed=0, record="none")
     assert bare.text == trace.text and bare.parts is None and bare.record == "none"
     mute = speculate(TableModel.random(4), drafter, [0], max_new_tokens=4, seed=0)

@@ -107,7 +107,7 @@ def test_the_integral_over_all_uniforms_is_p(tables):
         weights.append(math.prod(width for _, width in point))
     rows, randomness = len(weights), Scripted(script)
     q, p = torch.stack([q1, q2]).expand(rows, -1, -1), torch.stack([p1, p2, p3]).expand(rows, -1, -1)
-    drafts = torch.stack([torch.from_numpy(randomness.draw(q[:, i], "draft", i).token) for i in range(2)], 1)
+    drafts = torch.stack([randomness.draw(q[:, i], "draft", i).token for i in range(2)], 1)
     verdict = verify(drafts, q, p, randomness)
 
     law, joint = torch.zeros(len(p1)).double(), torch.zeros(len(p1), len(p1)).double()

@@ -85,8 +85,9 @@ class ModelSession:
             drafting = None if i < everyone_until else i < lengths
             texts = _texts(committed, ends, tokens, drafting) if sampling.processors else None
             q_i = sampling.probabilities(self._over_the_targets_ids(logits), texts)  # [B, V]
-            token, u_i = randomness.draw(q_i, "draft", i, active=drafting)
-            tokens.append(token), q.append(q_i), u.append(u_i)
+            token, u_i = randomness.draw(as_array(q_i), "draft", i, active=drafting)
+            token = beside(token, self.ends)
+            tokens.append(token), q.append(q_i), u.append(as_array(u_i))
             # Where a text ends with its draft. Asking a GPU would cost more than the forwards that it saves.
             on_cpu = isinstance(token, np.ndarray)
             if on_cpu and self.eos.isdisjoint(token.tolist()):
