@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 
 from specviz.drafters.protocol import Drafter
@@ -156,7 +157,8 @@ def _traces(target, drafter, prompt, settings, on_round):
     state = begin(check(target, drafter, prompt, settings))
     try:
         for done in decode(state):
-            if on_round is not None and on_round(done[0] if state.single else done) is True:
+            answer = None if on_round is None else on_round(done[0] if state.single else done)
+            if isinstance(answer, (bool, np.bool_)) and answer:  # other truthy values may be a slip
                 break
     except KeyboardInterrupt:
         pass

@@ -348,7 +348,7 @@ class Branch:
     def _choose(self, weights, active):
         of_row, ids = np.nonzero(weights)  # NaN counts: the decoder reports it at the commit
         bounds, ids = np.searchsorted(of_row, range(self.rows + 1)).tolist(), ids.tolist()
-        chosen = np.zeros(self.rows, np.int64)
+        self.used, chosen = True, np.zeros(self.rows, np.int64)
         for row in range(self.rows) if active is None else np.flatnonzero(active.tolist()).tolist():
             path, options = self.paths[row], ids[bounds[row] : bounds[row + 1]]
             if self._taken[row] == len(path):

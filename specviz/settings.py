@@ -57,7 +57,8 @@ class Settings:
         if self.seed is not None:
             set_(self, "seed", Seeded(self.seed).seed)
         methods = ("begin", "begin_round", "draw", "flip")
-        if self.randomness is not None and not all(hasattr(self.randomness, method) for method in methods):
+        lacking = isinstance(self.randomness, type) or not all(hasattr(self.randomness, name) for name in methods)
+        if self.randomness is not None and lacking:
             raise ValueError(
                 f"randomness={self.randomness!r}: must be Seeded(…), Scripted(…), or a branch of Exhaustive (for "
                 "branch in Exhaustive(): … randomness=branch)."
@@ -68,11 +69,6 @@ class Settings:
             raise ValueError(
                 f"decode_round={self.decode_round!r}: must be a function of a State, such as decode_round itself."
             )
-
-    @classmethod
-    def of(cls, function: str, given: dict) -> Settings:
-        """From the keyword arguments of a function. TypeError, in that function's name, for one that is unknown."""
-        return cls(**known(function, given))
 
     def for_target(self, target) -> Settings:
         """What a decoding by target runs with: eos as a frozenset, stop as a list, and a randomness with a seed."""

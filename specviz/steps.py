@@ -45,8 +45,6 @@ class State:
     memory: Memory | None = None  # None where no row has anything to decode
     session: DraftSession | None = None
     round: int = 0
-    drafted: int = -1  # the last round that draft() began
-    fed: int = -1  # the last round that target_forward() fed
     history: list[list[Round | None]] = field(default_factory=list)
     prefill_seconds: float = 0.0
     texts: dict[int, Continuation] = field(default_factory=dict)  # of the rows that were asked for theirs
@@ -123,7 +121,8 @@ def begin(request: Request) -> State:
         heads=_of_rows(lengths) - 1, active=torch.ones(len(texts), dtype=torch.bool),
         stopwatch=Stopwatch(target.device),
     )  # fmt: skip
-    _finish(state, state.finish)
+    state.finish = _finish(state, lengths, state.finish)
+    state.active = _of_rows([reason is None for reason in state.finish])
     if state.active.any():
         capacity = max(limits) + min(state.gamma, max(limits)) + 1
         needs = getattr(drafter, "needs", frozenset()) | request.settings.rule.needs
@@ -158,9 +157,7 @@ def draft(state) -> Proposal:
     if state.session is None:
         proposal = nothing_drafted(len(state.lengths), state.target.vocab_size, state.device)
     else:
-        if state.drafted == state.round:  # this round was begun before
-            state.session.rewind(state.heads)
-        state.drafted = state.round
+        state.session.rewind(state.heads)  # nothing to do, unless this round was begun before, or a commit cut short
         proposal = state.session.propose(
             state.committed, state.length, _of_rows(gamma), state.sampling, state.randomness
         )
@@ -176,9 +173,7 @@ def target_forward(state, proposal) -> torch.Tensor:
     p[:, i] is the target's distribution after the committed text and the first i drafts.
     """
     _check_round(state, proposal)
-    if state.fed == state.round:  # this round was begun before
-        state.memory.rewind(state.heads)
-    state.fed = state.round
+    state.memory.rewind(state.heads)  # nothing to do, unless this round was begun before, or a commit cut short
     if proposal.tokens.device != state.device:
         proposal.tokens, proposal.q = proposal.tokens.to(state.device), proposal.q.to(state.device)
     committed, drafts = state.committed.numpy(), as_array(proposal.tokens)
@@ -205,6 +200,11 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
         if state.finish[row] is not None:
             done.append(None)
             continue
+        if not 0 <= accepted[row] <= n or not 0 <= next_token[row] < state.target.vocab_size:
+            raise ValueError(
+                f"verification accepted {accepted[row]} of {n} drafts and drew token {next_token[row]} in row {row}, "
+                f"round {state.round}: must be 0 .. {n}, and an id of the target's; the round was not committed."
+            )
         kept, reasons[row] = _cut(state, row, [*drafts[row][: accepted[row]], next_token[row]])
         done.append(
             Round(
@@ -216,8 +216,7 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
                 **recorded[row],
             )
         )
-    _append(state, done)
-    _finish(state, reasons)
+    _publish(state, done, reasons)
     state.memory.rewind(state.heads)
     if state.session is not None:
         state.session.rewind(state.heads)
@@ -326,27 +325,27 @@ def _outcome(state, drafts, accepted, next_token, kept) -> dict:
     return dict(draft_tokens=drafts, accepted=accepted, tested=tested, next_token=next_token, outcome=outcome)
 
 
-def _append(state, done):
-    committed = state.committed.numpy()  # numpy writes a list in one go
+def _publish(state, done, reasons):
+    """Append what the rounds add. An interruption finds all of the round in the state, or nothing of it."""
+    committed = state.committed.numpy()  # numpy writes a list in one go; what lies beyond a length is no text yet
+    lengths = list(state.lengths)
     for row, round in enumerate(done):
         if round is not None:
-            end = state.lengths[row] + len(round.tokens)
-            committed[row, state.lengths[row] : end] = round.tokens
-            state.lengths[row] = end
-    state.heads = _of_rows([length - 1 for length in state.lengths])
-    state.round += 1
-    state.history.append(done)
+            lengths[row] += len(round.tokens)
+            committed[row, state.lengths[row] : lengths[row]] = round.tokens
+    finish = _finish(state, lengths, reasons)
+    active = state.active if finish == state.finish else _of_rows([reason is None for reason in finish])
+    new = lengths, _of_rows([length - 1 for length in lengths]), finish, active, state.round + 1, [*state.history, done]
+    state.lengths, state.heads, state.finish, state.active, state.round, state.history = new
 
 
-def _finish(state, reasons):
-    """Note why rows ended: the first that holds of eos, stop, length, context."""
+def _finish(state, lengths, reasons) -> list[str | None]:
+    """Why rows of these lengths end: the first that holds of eos, stop, length, context; None for those that do not."""
     finish = []
-    for reason, begun, length, limit in zip(reasons, state.prompt_lengths, state.lengths, state.limits, strict=True):
+    for reason, begun, length, limit in zip(reasons, state.prompt_lengths, lengths, state.limits, strict=True):
         full = "length" if length - begun >= state.settings.max_new_tokens else "context"
         finish.append(reason or (full if length >= limit else None))
-    if finish != state.finish:
-        state.finish[:] = finish
-        state.active = _of_rows([reason is None for reason in finish])
+    return finish
 
 
 def _of_rows(values) -> torch.Tensor:

@@ -34,7 +34,9 @@ class Stream:
         state, rounds = self._state, decode(self._state)
         while True:
             # Before the next round, not after the last: an interruption may have come between a round and its pieces.
-            pieces = [self._new_text(row) for row in range(len(state.prompts))]
+            texts = [self._text(row) for row in range(len(state.prompts))]
+            pieces = [text[sent:] for text, sent in zip(texts, self._sent, strict=True)]
+            self._sent = [max(sent, len(text)) for text, sent in zip(texts, self._sent, strict=True)]
             if any(pieces):
                 yield pieces[0] if state.single else pieces
             if next(rounds, None) is None:
@@ -45,14 +47,11 @@ class Stream:
         traces = [build_trace(self._state, row) for row in range(len(self._state.prompts))]
         return traces[0] if self._state.single else traces
 
-    def _new_text(self, row) -> str:
+    def _text(self, row) -> str:
         state = self._state
         if state.finish[row] is None:
-            text = hold_back(written(state, row).settled, state.settings.stop)
-        else:
-            text = text_so_far(state, row)
-        new, self._sent[row] = text[self._sent[row] :], max(self._sent[row], len(text))
-        return new
+            return hold_back(written(state, row).settled, state.settings.stop)
+        return text_so_far(state, row)
 
 
 def stream(

@@ -67,9 +67,10 @@ def verify(
     """
     x, q, p = as_array(draft_tokens), as_array(q), as_array(p)
     rows, gamma = x.shape
-    drafted = np.full(rows, gamma) if draft_lengths is None else host(as_array(draft_lengths))[0]
-    if active is not None and all(active.tolist()):
-        active = None  # nothing has to be masked
+    drafted = np.full(rows, gamma) if draft_lengths is None else np.array(torch.as_tensor(draft_lengths).tolist())
+    if active is not None:
+        active = torch.as_tensor(active)
+        active = None if all(active.tolist()) else active  # nothing has to be masked
     # The few numbers that decide, on the host.
     a = _half(accept, *host(of_ids(p, x), of_ids(q, x)))  # A(x_i) [B, gamma]
     if min(drafted.tolist()) < gamma:
@@ -78,15 +79,17 @@ def verify(
 
     # Of each row the distribution where the acceptance stops; minus q, if a draft was rejected there. Behind the last
     # draft nothing is subtracted: the residual against nothing is p itself, the bonus.
-    next_mass = at_positions(p, accepted)  # [B, V]
+    next_mass, next_q = at_positions(p, accepted), None  # [B, V]
     rejected = accepted < drafted
     rejections = np.count_nonzero(rejected)
     if rejections == rows:
-        next_mass = _half(left, next_mass, at_positions(q, accepted))
-    elif rejections or left is not residual_mass:
+        next_q = at_positions(q, accepted)
+    elif rejections:
+        reached = at_positions(q, np.minimum(accepted, gamma - 1))
+        next_q = namespace(p).where(beside(rejected, p)[:, None], reached, 0)
+    elif left is not residual_mass:
         next_q = namespace(p).zeros_like(next_mass)
-        some = np.flatnonzero(rejected)
-        next_q[beside(some, p)] = q[beside(some, p), beside(accepted[some], p)]
+    if next_q is not None:
         next_mass = _half(left, next_mass, next_q)
     next_token, u_next = randomness.draw(next_mass, "next", active=active)
     return Verdict(*map(as_tensor, (accepted, next_token, a, coins, u_next)))

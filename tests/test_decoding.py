@@ -349,7 +349,7 @@ def test_keyboard_interrupt_keeps_what_was_committed():
         assert trace.tokens == complete.tokens[: len(trace.tokens)]
 
 
-@pytest.mark.parametrize("call", range(1, 7))  # two rewinds a round, both in commit()
+@pytest.mark.parametrize("call", range(1, 13))  # four rewinds a round, two of them in commit()
 def test_an_interrupt_in_the_middle_of_a_round_leaves_a_whole_trace(monkeypatch, call):
     target, drafter = pair(symbols="abcdefgh")
     whole = speculate(target, drafter, [0], max_new_tokens=30, seed=0)

@@ -66,3 +66,21 @@ def test_what_is_no_rule_is_refused(rule):
 def test_rules_have_names():
     assert RULES["standard"] is STANDARD and repr(STANDARD) == "<Rule 'standard'>"
     assert speculate(TARGET, DRAFTER, "ab", rule=STANDARD, **SETTINGS).rule == "standard"
+
+
+IMPOSSIBLE = [dict(accepted=9), dict(accepted=-1), dict(next_token=9), dict(next_token=-1)]
+
+
+@pytest.mark.parametrize("change", IMPOSSIBLE, ids=str)
+def test_a_verdict_that_cannot_be_is_refused_before_the_round_is_committed(change):
+    def verify_wrongly(*asked):
+        ((name, value),) = change.items()
+        verdict = verify(*asked)
+        return replace(verdict, **{name: torch.full_like(getattr(verdict, name), value)})
+
+    target, drafter = (TableModel.random(3, 1, seed=seed) for seed in (1, 2))
+    wrong = Rule("wrong", verify_wrongly, STANDARD.tested)
+    with pytest.raises(ValueError, match="verification accepted .* in row 0, round 0: must be 0 .. 2"):
+        speculate(target, drafter, [0], gamma=2, max_new_tokens=6, seed=1, rule=wrong)
+    with pytest.raises(ValueError, match="tested=None: must be a function"):
+        Rule("wrong", verify, None)

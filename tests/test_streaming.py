@@ -1,5 +1,7 @@
 """Pieces of text as they come: together they are the trace's text, whatever is held back on the way."""
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,3 +126,43 @@ def test_bad_input_is_refused_before_anything_is_decoded():
         stream(TableModel.random(3, 1), None, [0])
     with pytest.raises(ValueError, match="gamma=0"):
         stream(TARGET, DRAFTER, "ab", gamma=0)
+
+
+def test_an_interruption_at_any_line_of_a_round_loses_nothing():
+    """KeyboardInterrupt at the lines of the package that rounds run, one after the other; then the rest of the text."""
+    asked = dict(gamma=2, max_new_tokens=6, seed=4)
+    expected = speculate(TARGET, DRAFTER, "ab", **asked)
+
+    def interrupted(at):
+        """(the stream's pieces, its trace), with an interruption at line number `at` after the first piece; or None."""
+        streamed, pieces, lines = stream(TARGET, DRAFTER, "ab", **asked), [], 0
+        running = iter(streamed)
+        pieces.append(next(running))
+
+        def trace(frame, event, _):
+            nonlocal lines
+            if "specviz" not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                lines += 1
+                if lines == at:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            pieces += running
+        except KeyboardInterrupt:
+            pieces += streamed
+        finally:
+            sys.settrace(None)
+        return lines < at, pieces, streamed.trace
+
+    at, over = 1, False
+    while not over:
+        over, pieces, trace = interrupted(at)
+        assert trace.tokens == expected.tokens and trace.text == expected.text, at
+        assert [round.tokens for round in trace.rounds] == [round.tokens for round in expected.rounds], at
+        at += 3  # every third: each line comes in several rounds
+    assert at > 600

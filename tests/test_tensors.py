@@ -44,3 +44,9 @@ def test_it_decodes_the_same_tokens_as_on_arrays(sampling, monkeypatch, request)
     there = [speculate(target, drafter, given, **asked) for given in (prompts[0], prompts)]
     assert here[0].tokens == there[0].tokens
     assert [trace.tokens for trace in here[1]] == [trace.tokens for trace in there[1]]
+
+
+def test_a_drafter_of_another_dtype_than_the_targets(on_tensors):
+    target = TableModel.random(5, 1, seed=1)
+    for drafter in (TableModel.random(5, 1, seed=2, dtype=torch.float32), PromptLookup(1, 1)):
+        assert len(speculate(target, drafter, [[0, 1, 0], [2, 2], [3]], gamma=2, max_new_tokens=20, seed=3)) == 3

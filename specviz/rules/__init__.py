@@ -22,6 +22,11 @@ class Rule:
     tested: Callable[[int, int], int]
     needs: frozenset[str] = frozenset()
 
+    def __post_init__(self):
+        for name in ("verify", "tested"):
+            if not callable(getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be a function; see specviz.rules.STANDARD.")
+
     def __repr__(self):
         return f"<Rule {self.name!r}>"
 
