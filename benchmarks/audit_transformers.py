@@ -95,7 +95,7 @@ def run(setting, pairs, folder, samples, progress=None):
     shared = dict(sampling=setting.sampling, eos=setting.eos)
     generate = from_transformers(target, assistant, gamma=setting.gamma, prompt_lookup=setting.prompt_lookup, **shared)
     return audit(
-        generate, target, setting.prompts(target), samples=samples, tokens=setting.tokens, drafter=assistant,
+        generate, target, setting.prompts(target), samples=samples, max_new_tokens=setting.tokens, drafter=assistant,
         seed=setting.seed, resume=folder / setting.file, progress=progress, **shared,
     )  # fmt: skip
 

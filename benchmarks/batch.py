@@ -16,7 +16,7 @@ import torch
 
 from specviz import autoregress, load_pair, speculate
 from specviz.progress import progress_bar
-from specviz.speedup.profiler import machine
+from specviz.speedup.measure import machine
 
 STORED = Path(__file__).resolve().parent.parent / "specviz" / "exercises" / "lesson08_batch.json"
 STARTS = [
@@ -62,7 +62,7 @@ def main():
         "about": "Written by benchmarks/batch.py: the bundled pair, seconds by phase and rounds of all prompts, in "
         "groups of `batch`, plainly and with γ drafts a round; medians of the runs.",
         "machine": f"{machine('cpu')}, one core, torch {torch.__version__}, Python {platform.python_version()}",
-        "gamma": GAMMA, "prompts": len(prompts), "new_tokens": NEW_TOKENS, "runs": RUNS, "rows": rows,
+        "gamma": GAMMA, "prompts": len(prompts), "max_new_tokens": NEW_TOKENS, "runs": RUNS, "rows": rows,
     }  # fmt: skip
     options.out.write_text(json.dumps(stored, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     print(options.out.name, "written")

@@ -20,16 +20,16 @@ REPEATS, PROMPT, DRAFTS, SIZES = 60, 64, 4, (1, 2, 3, 5, 9)
 @torch.inference_mode()  # as in a round
 def main():
     models = dict(zip(("target", "draft"), load_pair("tales"), strict=True))
-    memories = {name: model.start([[0]], PROMPT + max(SIZES) + 1) for name, model in models.items()}
-    for memory in memories.values():
-        memory.feed(torch.ones(1, PROMPT, dtype=torch.long))
+    caches = {name: model.new_cache([[0]], PROMPT + max(SIZES) + 1) for name, model in models.items()}
+    for cache in caches.values():
+        cache.feed(torch.ones(1, PROMPT, dtype=torch.long))
     rounds = [[("draft", 1)] * DRAFTS + [("target", n)] for n in SIZES]
     seconds = {job: [] for round in rounds for job in round}
     for repeat in range(REPEATS + 5):
         for name, n in [job for round in rounds for job in round]:
-            memories[name].rewind(torch.tensor([PROMPT]))
+            caches[name].rewind(torch.tensor([PROMPT]))
             began = time.perf_counter()
-            memories[name].feed(torch.ones(1, n, dtype=torch.long))
+            caches[name].feed(torch.ones(1, n, dtype=torch.long))
             if repeat >= 5:  # the first few warm up
                 seconds[name, n].append(time.perf_counter() - began)
     median = {job: statistics.median(times) for job, times in seconds.items()}

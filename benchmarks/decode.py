@@ -32,7 +32,7 @@ from specviz import SamplingParams, autoregress, load_pair, speculate
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models.zoo import DTYPES
 from specviz.progress import progress_bar
-from specviz.speedup.profiler import machine
+from specviz.speedup.measure import machine
 
 DATA = Path(__file__).parent / "data"
 PLAIN, PEER_PLAIN, PEER = "specviz, plain", "transformers, plain", "transformers, assisted"

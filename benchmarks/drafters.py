@@ -21,7 +21,7 @@ from specviz.equivalence.greedy import first_difference
 from specviz.models.ngram import NgramModel
 from specviz.models.smollm2 import Unavailable
 from specviz.progress import progress_bar
-from specviz.speedup.profiler import machine
+from specviz.speedup.measure import machine
 
 BLOCKS = Path(__file__).parent / "data" / "heldout.json"
 GAMMA, SIZES = 4, (1, 2, 4, 8, 16)

@@ -14,7 +14,7 @@ import torch
 
 from specviz import load_pair
 from specviz.speedup import profile
-from specviz.speedup.profiles import BUNDLED
+from specviz.speedup.result import BUNDLED
 
 BLOCKS = Path(__file__).parent / "data" / "heldout.json"
 

@@ -61,7 +61,7 @@ def _add_profile(commands):
     add("--drafter", metavar="KIND", help="in place of DRAFT: prompt-lookup, or layer-skip:N (the first N layers)")
     add("--prompts", metavar="FILE", type=Path, help="UTF-8 text, one prompt a line, at least two")
     add("--gammas", metavar="LIST", type=_gammas, default=_gammas("1-8"), help="such as 1-8 (default) or 1,2,4")
-    add("--new-tokens", metavar="N", type=int, default=64, help="length of each text (default 64)")
+    add("--max-new-tokens", metavar="N", type=int, default=64, help="length of each text (default 64)")
     add("--runs", metavar="N", type=int, default=5, help="how often all is repeated (default 5)")
     add("--temperature", metavar="T", type=float, default=1.0, help="0 is greedy (default 1)")
     add("--seed", metavar="N", type=int, default=0)
@@ -90,7 +90,7 @@ def _profile(options) -> int:
     from specviz.speedup import profile
 
     measured = profile(
-        target, draft, prompts, gammas=options.gammas, new_tokens=options.new_tokens, sampling=sampling,
+        target, draft, prompts, gammas=options.gammas, max_new_tokens=options.max_new_tokens, sampling=sampling,
         runs=options.runs, seed=options.seed,
     )  # fmt: skip
     if options.json is not None:

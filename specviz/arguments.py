@@ -132,9 +132,9 @@ def as_stops(stop, target) -> list[str]:
     return [encodable(text, "stop") for text in stops]
 
 
-def check_target(target):
+def check_model(target):
     """ValueError unless target is a language model (specviz.models.protocol)."""
-    if not all(hasattr(target, name) for name in ("vocab_size", "context", "tokenizer", "start")):
+    if not all(hasattr(target, name) for name in ("vocab_size", "context", "tokenizer", "new_cache")):
         raise ValueError(
             f"target is a {type(target).__name__}: must be a language model, such as CausalLM(model, tokenizer) around "
             "a transformers model; load_pair gives one by name."

@@ -19,13 +19,8 @@ from specviz.recording import build_trace
 from specviz.rules import Rule
 from specviz.sampling import SamplingParams
 from specviz.settings import Settings
-from specviz.steps import State, begin, check, commit, decode_round, draft, start, target_forward
+from specviz.steps import State, check, decode_round, prefill
 from specviz.trace import Round, Trace
-
-__all__ = [
-    "State", "autoregress", "commit", "decode", "decode_round", "draft", "rounds", "speculate", "start",
-    "target_forward",
-]  # fmt: skip
 
 
 def decode(state: State) -> Iterator[list[Round | None]]:
@@ -147,14 +142,14 @@ def rounds(
     settings = Settings(
         gamma, max_new_tokens, sampling, seed, randomness, eos, stop, record, rule, decode_round
     )  # fmt: skip
-    state = begin(check(target, drafter, prompt, settings))
+    state = prefill(check(target, drafter, prompt, settings))
     return (done[0] if state.single else done for done in decode(state))
 
 
 def _traces(target, drafter, prompt, settings, on_round):
     if on_round is not None and not callable(on_round):
         raise ValueError(f"on_round={on_round!r}: must be a function of a round.")
-    state = begin(check(target, drafter, prompt, settings))
+    state = prefill(check(target, drafter, prompt, settings))
     try:
         for done in decode(state):
             answer = None if on_round is None else on_round(done[0] if state.single else done)

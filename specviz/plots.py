@@ -391,7 +391,7 @@ def draw_forward_rows(last, drafts, ax):
     return ax
 
 
-def draw_tape(cells, heads, ax, names=None, drafted=None):
+def draw_cache(cells, heads, ax, names=None, drafted=None):
     """The tapes of a memory, one row each, with its head ▼ at the position that is written next.
 
     cells    the text at every position, "" where nothing was ever written
@@ -434,14 +434,14 @@ def draw_mask(visible, ax, queries, keys, kinds):
     for row, query in enumerate(queries):
         ax.text(-0.2, n - 1 - row + 0.46, query, ha="right", va="center")
     ax.text(-0.2, n + 0.49, "query ↓   key →", ha="right", va="center", color=SOFT, fontsize=9)
-    ax.set_xlim(-0.3, len(kinds) + 0.8)  # as wide as draw_tape, so that columns meet
+    ax.set_xlim(-0.3, len(kinds) + 0.8)  # as wide as draw_cache, so that columns meet
     ax.set_ylim(-0.1, n + 0.95)
     ax.axis("off")
     return ax
 
 
 def draw_memory_legend(ax, kinds=("committed", "draft", "stale", "empty"), **where):
-    """Say what the cells of draw_tape() and draw_mask() mean."""
+    """Say what the cells of draw_cache() and draw_mask() mean."""
     words = {
         "committed": "committed",
         "draft": "draft",

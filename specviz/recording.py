@@ -8,7 +8,7 @@ import torch
 
 from specviz.randomness import Seeded, inverse_cdf
 from specviz.text import Continuation, cut, parts
-from specviz.trace import Masses, Trace
+from specviz.trace import TopProbs, Trace
 from specviz.verification import residual_mass
 
 TOP = 8
@@ -40,9 +40,9 @@ def record_round(record, proposal, p, verdict, active) -> list[dict]:
         ids = _kept_ids(record, p_row, q_row, always)
         fields.append(
             dict(
-                q=_masses(q_row, ids),
-                p=_masses(p_row, ids),
-                residual=_masses(left[row, :length], ids),
+                q=_top_probs(q_row, ids),
+                p=_top_probs(p_row, ids),
+                residual=_top_probs(left[row, :length], ids),
                 u_draft=proposal.u[row, :length].tolist(),
                 coins=verdict.coins[row, :length].tolist(),
                 u_next=float(verdict.u_next[row]),
@@ -65,13 +65,13 @@ def _kept_ids(record, p, q, always) -> list[list[int]]:
     return [sorted(always.union(p_ids, q_ids)) for p_ids, q_ids in zip(top_p, [*top_q, []], strict=True)]
 
 
-def _masses(distributions, ids) -> list[Masses]:
+def _top_probs(distributions, ids) -> list[TopProbs]:
     total = distributions.sum(-1)
     masses = []
     for distribution, whole, kept in zip(distributions, total, ids, strict=False):
         mass = distribution[kept]
         rest = 0.0 if len(kept) == len(distribution) else max(0.0, float(whole - mass.sum()))
-        masses.append(Masses(kept, mass.tolist(), rest))
+        masses.append(TopProbs(kept, mass.tolist(), rest))
     return masses
 
 
@@ -103,7 +103,7 @@ def build_trace(state, row) -> Trace:
         stop=state.settings.stop,
         record=state.settings.record,
         rule=state.settings.rule.name,
-        backend=getattr(state.memory, "backend", None),
+        backend=getattr(state.cache, "backend", None),
         **said,
     )
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specviz.arguments import as_prompts, check_target
+from specviz.arguments import as_prompts, check_model
 from specviz.arrays import as_array, as_tensor, beside, host, namespace, of_ids
 from specviz.drafters.model import as_drafter
 from specviz.drafters.protocol import Drafter, DraftSession, Proposal, nothing_drafted
-from specviz.models.protocol import LanguageModel, Memory
+from specviz.models.protocol import KVCache, LanguageModel
 from specviz.randomness import Randomness
 from specviz.recording import record_round, written
 from specviz.sampling import SamplingParams
@@ -39,10 +39,10 @@ class State:
     prompt_lengths: list[int]  # [B]
     limits: list[int]  # [B]: the length at which each text ends, if nothing ends it before
     finish: list[str | None]  # [B]: why each row ended; None while it is active
-    heads: torch.Tensor  # [B] on the CPU: length - 1, where both memories stand between rounds
+    cache_length: torch.Tensor  # [B] on the CPU: length - 1, where both memories stand between rounds
     active: torch.Tensor  # [B] bool on the CPU: the rows that have not ended
     stopwatch: Stopwatch
-    memory: Memory | None = None  # None where no row has anything to decode
+    cache: KVCache | None = None  # None where no row has anything to decode
     session: DraftSession | None = None
     round: int = 0
     history: list[list[Round | None]] = field(default_factory=list)
@@ -95,30 +95,31 @@ class Request:
 
 def check(target, drafter, prompt, settings: Settings) -> Request:
     """ValueError, before any forward pass, naming the argument, its value and the remedy."""
-    check_target(target)
+    check_model(target)
     drafter = as_drafter(drafter)
     prompts, single = as_prompts(target, prompt)
     if drafter is not None:
-        drafter.fit(target)
+        drafter.check_target(target)
     return Request(target, drafter, prompts, single, settings.for_target(target))
 
 
-def start(target, drafter, prompt, **settings) -> State:
+def begin(target, drafter, prompt, **settings) -> State:
     """Check everything, feed the prompts (but their last tokens) to the target, and open a draft session.
 
     The arguments, and the errors, are those of speculate(); drafter=None decodes plainly.
     """
-    return begin(check(target, drafter, prompt, Settings(**known("start", settings))))
+    return prefill(check(target, drafter, prompt, Settings(**known("begin", settings))))
 
 
-def begin(request: Request) -> State:
+def prefill(request: Request) -> State:
+    """Feed the prompts but their last tokens to the target, open a draft session: the State before round 0."""
     target, drafter, texts, limits = request.target, request.drafter, request.texts, request.limits
     request.settings.randomness.begin(len(texts))
     lengths = [len(text) for text in texts]
     state = State(
         target, drafter, request.settings, request.single, request.prompts, _right_padded(texts, max(limits)),
         lengths=lengths, prompt_lengths=list(lengths), limits=limits, finish=[None] * len(texts),
-        heads=_of_rows(lengths) - 1, active=torch.ones(len(texts), dtype=torch.bool),
+        cache_length=_of_rows(lengths) - 1, active=torch.ones(len(texts), dtype=torch.bool),
         stopwatch=Stopwatch(target.device),
     )  # fmt: skip
     state.finish = _finish(state, lengths, state.finish)
@@ -126,12 +127,12 @@ def begin(request: Request) -> State:
     if state.active.any():
         capacity = max(limits) + min(state.gamma, max(limits)) + 1
         needs = getattr(drafter, "needs", frozenset()) | request.settings.rule.needs
-        state.memory = target.start(request.prompts, capacity, needs=needs)
+        state.cache = target.new_cache(request.prompts, capacity, needs=needs)
         if drafter is not None:
-            state.session = drafter.start(target, request.prompts, capacity, state.settings.eos, state.memory)
+            state.session = drafter.new_session(target, request.prompts, capacity, state.settings.eos, state.cache)
         if max(lengths) > 1:
-            fill = getattr(state.memory, "fill", state.memory.feed)  # nobody looks at the prompt's logits
-            fill(state.committed[:, : max(lengths) - 1], state.heads)
+            feed = getattr(state.cache, "prefill", state.cache.feed)  # nobody looks at the prompt's logits
+            feed(state.committed[:, : max(lengths) - 1], state.cache_length)
         state.stopwatch.mark("prefill")
         state.prefill_seconds = state.stopwatch.seconds()["prefill"]
     return state
@@ -149,7 +150,7 @@ def decode_round(state) -> list[Round | None]:
 
 def draft(state) -> Proposal:
     """Let the drafter propose up to gamma tokens a row, no more than can still be used."""
-    state.stopwatch.start()
+    state.stopwatch.restart()
     state.randomness.begin_round(state.round, state.lengths)
     rows = zip(state.limits, state.lengths, state.finish, strict=True)
     # The next token comes behind the drafts: of a text that has room for n more tokens, n - 1 can be drafts.
@@ -157,7 +158,8 @@ def draft(state) -> Proposal:
     if state.session is None:
         proposal = nothing_drafted(len(state.lengths), state.target.vocab_size, state.device)
     else:
-        state.session.rewind(state.heads)  # nothing to do, unless this round was begun before, or a commit cut short
+        # Nothing to do, unless this round was begun before, or a commit was cut short.
+        state.session.rewind(state.cache_length)
         proposal = state.session.propose(
             state.committed, state.length, _of_rows(gamma), state.sampling, state.randomness
         )
@@ -173,13 +175,13 @@ def target_forward(state, proposal) -> torch.Tensor:
     p[:, i] is the target's distribution after the committed text and the first i drafts.
     """
     _check_round(state, proposal)
-    state.memory.rewind(state.heads)  # nothing to do, unless this round was begun before, or a commit cut short
+    state.cache.rewind(state.cache_length)  # nothing to do, unless this round was begun before, or a commit cut short
     if proposal.tokens.device != state.device:
         proposal.tokens, proposal.q = proposal.tokens.to(state.device), proposal.q.to(state.device)
     committed, drafts = state.committed.numpy(), as_array(proposal.tokens)
     last = np.array([[committed.item(row, end - 1)] for row, end in enumerate(state.lengths)])  # [B, 1]
     tokens = namespace(drafts).concatenate((beside(last, drafts), drafts), 1)  # [B, gamma+1]
-    logits = state.memory.feed(as_tensor(tokens))  # commit() takes back what is padding or rejected
+    logits = state.cache.feed(as_tensor(tokens))  # commit() takes back what is padding or rejected
     p = state.sampling.probabilities(logits, _texts_before(state, proposal))
     state.stopwatch.mark("target")
     return p
@@ -217,9 +219,9 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
             )
         )
     _publish(state, done, reasons)
-    state.memory.rewind(state.heads)
+    state.cache.rewind(state.cache_length)
     if state.session is not None:
-        state.session.rewind(state.heads)
+        state.session.rewind(state.cache_length)
     state.stopwatch.mark("commit")
     seconds = state.stopwatch.seconds()
     for round in filter(None, done):
@@ -336,7 +338,7 @@ def _publish(state, done, reasons):
     finish = _finish(state, lengths, reasons)
     active = state.active if finish == state.finish else _of_rows([reason is None for reason in finish])
     new = lengths, _of_rows([length - 1 for length in lengths]), finish, active, state.round + 1, [*state.history, done]
-    state.lengths, state.heads, state.finish, state.active, state.round, state.history = new
+    state.lengths, state.cache_length, state.finish, state.active, state.round, state.history = new
 
 
 def _finish(state, lengths, reasons) -> list[str | None]:

@@ -13,7 +13,7 @@ from specviz.recording import build_trace, text_so_far, written
 from specviz.rules import Rule
 from specviz.sampling import SamplingParams
 from specviz.settings import Settings
-from specviz.steps import begin, check
+from specviz.steps import check, prefill
 from specviz.text import hold_back
 from specviz.trace import Trace
 
@@ -85,4 +85,4 @@ def stream(
             f"target {getattr(target, 'name', target)!r} has no tokenizer, so there is no text to stream; rounds() "
             "gives the tokens of each round."
         )
-    return Stream(begin(check(target, drafter, prompt, settings)))
+    return Stream(prefill(check(target, drafter, prompt, settings)))

@@ -13,9 +13,9 @@ class Stopwatch:
     def __init__(self, device: torch.device):
         self.cuda = device.type == "cuda"
         self.device = device
-        self.start()
+        self.restart()
 
-    def start(self) -> None:
+    def restart(self) -> None:
         self._marks = [(None, self._now())]
 
     def mark(self, name: str) -> None:

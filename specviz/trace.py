@@ -12,7 +12,7 @@ PHASES = ("draft", "target", "verify", "commit")
 
 
 @dataclass(repr=False)
-class Masses:
+class TopProbs:
     """A distribution over the vocabulary, abridged: probabilities of some ids, and of all others together."""
 
     ids: list[int]
@@ -22,7 +22,7 @@ class Masses:
     def __repr__(self):
         largest = sorted(zip(self.mass, self.ids, strict=True), reverse=True)[:3]
         shown = ", ".join(f"{token}: {mass:.3f}" for mass, token in largest)
-        return f"<Masses of {len(self.ids)} ids: {shown}, …; rest {self.rest:.3f}>"
+        return f"<TopProbs of {len(self.ids)} ids: {shown}, …; rest {self.rest:.3f}>"
 
     def __getitem__(self, token: int) -> float:
         """The probability of a token that was kept. Raises KeyError for the others."""
@@ -49,9 +49,9 @@ class Round:
     gamma_used: int  # after the clamp to what is left of max_new_tokens and of the context
     seconds: dict[str, float]  # draft, target, verify, commit; of the whole batch
     draft_forwards: int = 0  # that this row needed
-    q: list[Masses] | None = None  # [L]
-    p: list[Masses] | None = None  # [L+1]
-    residual: list[Masses] | None = None  # [L]
+    q: list[TopProbs] | None = None  # [L]
+    p: list[TopProbs] | None = None  # [L+1]
+    residual: list[TopProbs] | None = None  # [L]
     u_draft: list[float] | None = None  # [L], NaN where nothing was drawn
     coins: list[float] | None = None  # [L]
     u_next: float | None = None
@@ -190,7 +190,7 @@ class Trace:
 def _round(fields: dict) -> Round:
     for name in ("q", "p", "residual"):
         if fields[name] is not None:
-            fields[name] = [Masses(**masses) for masses in fields[name]]
+            fields[name] = [TopProbs(**masses) for masses in fields[name]]
     if fields["coins"] is not None:
         for name in ("u_draft", "coins"):
             fields[name] = [math.nan if u is None else u for u in fields[name]]

@@ -49,7 +49,8 @@ def residual_mass(p, q):
 
 
 def verify(
-    draft_tokens, q, p, randomness, draft_lengths=None, active=None, *, accept=accept_probability, left=residual_mass
+    draft_tokens, q, p, randomness, draft_lengths=None, active=None, *,
+    accept=accept_probability, resample_from=residual_mass,
 ) -> Verdict:
     """Accept drafts left to right with probability A(x_i); draw one token where the acceptance stops.
 
@@ -58,8 +59,8 @@ def verify(
     p             [B, gamma+1, V]  the target's, before each draft and after the last
     draft_lengths [B]              drafts in each row (default gamma): those beyond are never tested
     active        [B] bool         rows that take part (default all): the others draw nothing
-    accept, left                   the two halves of the rule; others can be tried in their place (lesson 05). left
-                                   also gives the bonus, from p and q = 0, and need not be normalised
+    accept, resample_from          the two halves of the rule; others can be tried in their place (lesson 05).
+                                   resample_from also gives the bonus, from p and q = 0, and need not be normalised
 
     A draft is accepted when its coin u < p(x)/q(x), strictly. The next token comes from the residual at the
     first rejection or, when all drafts were accepted, from p after the last (the bonus token). Either way
@@ -87,10 +88,10 @@ def verify(
     elif rejections:
         reached = at_positions(q, np.minimum(accepted, gamma - 1))
         next_q = namespace(p).where(beside(rejected, p)[:, None], reached, 0)
-    elif left is not residual_mass:
+    elif resample_from is not residual_mass:
         next_q = namespace(p).zeros_like(next_mass)
     if next_q is not None:
-        next_mass = _half(left, next_mass, next_q)
+        next_mass = _half(resample_from, next_mass, next_q)
     next_token, u_next = randomness.draw(next_mass, "next", active=active)
     return Verdict(*map(as_tensor, (accepted, next_token, a, coins, u_next)))
 

@@ -64,7 +64,7 @@ def test_a_correct_sampler_is_convicted_as_often_as_stated(vocab_size, with_draf
     audits, level = 200, 0.05
     reports = [
         quiet(
-            table_sampler(probs, 400, eos=eos), target, [0], samples=400, tokens=3, drafter=drafter,
+            table_sampler(probs, 400, eos=eos), target, [0], samples=400, max_new_tokens=3, drafter=drafter,
             false_alarm=level, seed=seed,
         )
         for seed in range(audits)
@@ -82,7 +82,7 @@ def test_the_power_that_is_promised_is_reached():
     """Mass moved between two halves of the ranks: the shape that is hardest to see for its total variation."""
     target, probs = table(400, scale=0.5)
     n = 600
-    honest = quiet(table_sampler(probs, n), target, [0], samples=n, tokens=3)
+    honest = quiet(table_sampler(probs, n), target, [0], samples=n, max_new_tokens=3)
     at = [h.what for h in honest.histograms].index("position 2: ranks")
     error = honest.tests.detectable[at]
 
@@ -93,7 +93,9 @@ def test_the_power_that_is_promised_is_reached():
         low = np.take_along_axis(np.cumsum(np.take_along_axis(p, order, 1), axis=1), np.argsort(order, 1), 1) < 0.5
         return np.where(low, 1 + 2 * error, 1 - 2 * error) * p
 
-    reports = [quiet(table_sampler(probs, n, move), target, [0], samples=n, tokens=3, seed=s) for s in range(60)]
+    reports = [
+        quiet(table_sampler(probs, n, move), target, [0], samples=n, max_new_tokens=3, seed=s) for s in range(60)
+    ]
     assert sum(report.convicted for report in reports) >= 57  # 99 % promised
     named = [report.first_position for report in reports if report.convicted]
     assert named.count(2) >= len(named) - 2
@@ -106,7 +108,7 @@ def test_the_first_position_that_is_off_is_named(vocab_size, samples):
     def sharpen_later(position, p):
         return p if position == 1 else p**2 / (p**2).sum(1, keepdims=True)
 
-    report = quiet(table_sampler(probs, samples, sharpen_later), target, [0], samples=samples, tokens=3)
+    report = quiet(table_sampler(probs, samples, sharpen_later), target, [0], samples=samples, max_new_tokens=3)
     assert report.convicted
     assert report.first_position == 2
     assert report.histogram.position == 2
@@ -121,7 +123,7 @@ def test_dependence_between_positions_alone_convicts():
         first = np.random.default_rng(seed).integers(50, size=1000)
         return np.stack([first, first], axis=1)
 
-    report = quiet(generate, target, [0], tokens=2)
+    report = quiet(generate, target, [0], max_new_tokens=2)
     assert report.convicted
     assert report.first_position is None
     assert "joint ranks, 10 bins" in [h.what for h in report.off]
@@ -133,8 +135,8 @@ def test_p_over_q_sees_what_p_does_not():
     target, drafter = (table(200, seed=seed)[0] for seed in (0, 1))
     (resample,) = (mutant for mutant in MUTANTS if mutant.name == "resample from p")
     generate = from_specviz(target, drafter, gamma=2, decode_round=resample.decode_round)
-    by_p = quiet(generate, target, [0], tokens=3)
-    by_ratio = quiet(generate, target, [0], tokens=3, drafter=drafter)
+    by_p = quiet(generate, target, [0], max_new_tokens=3)
+    by_ratio = quiet(generate, target, [0], max_new_tokens=3, drafter=drafter)
     ranks = [h.what for h in by_p.histograms].index("all ranks")
     assert by_ratio.tests.tests[ranks].p_value < 1e-20
     assert by_ratio.tests.tests[ranks].p_value < by_p.tests.tests[ranks].p_value
@@ -148,7 +150,7 @@ def test_wrong_decoders_are_convicted(mutant):
     about = {k: v for k, v in settings.items() if k in ("sampling", "eos")}
     generate = from_specviz(case.target, case.drafter, rows=10_000, decode_round=mutant.decode_round, **settings)
     tokens = case.settings["max_new_tokens"]
-    report = quiet(generate, case.target, list(case.prompt), samples=10_000, tokens=tokens, **about)
+    report = quiet(generate, case.target, list(case.prompt), samples=10_000, max_new_tokens=tokens, **about)
     assert report.convicted, str(report)
 
 
@@ -159,7 +161,9 @@ def test_the_right_decoder_is_not(name):
     about = {k: v for k, v in settings.items() if k in ("sampling", "eos")}
     generate = from_specviz(case.target, case.drafter, rows=10_000, **settings)
     tokens = case.settings["max_new_tokens"]
-    report = quiet(generate, case.target, list(case.prompt), samples=10_000, tokens=tokens, false_alarm=1e-3, **about)
+    report = quiet(
+        generate, case.target, list(case.prompt), samples=10_000, max_new_tokens=tokens, false_alarm=1e-3, **about
+    )
     assert not report.convicted, str(report)
 
 
@@ -185,7 +189,7 @@ def spoiled(spoil, eos=(0,)):
 )
 def test_impossible_texts_convict_by_themselves(spoil, what, remedy):
     target, generate = spoiled(spoil)
-    report = quiet(generate, target, [1, 2, 3, 4, 1, 2], samples=1000, tokens=3)
+    report = quiet(generate, target, [1, 2, 3, 4, 1, 2], samples=1000, max_new_tokens=3)
     found = next(found for found in report.impossible if found.what.startswith(what))
     assert report.convicted and found.count > 0
     assert remedy in found.remedy
@@ -195,7 +199,7 @@ def test_impossible_texts_convict_by_themselves(spoil, what, remedy):
 def test_text_that_is_only_too_long_leaves_the_tests_alone():
     """Setting such texts aside would bias the others: which are too long depends on what they say."""
     target, generate = spoiled(lambda text: [*text, 1] if text[0] == 1 and len(text) == 3 and text[-1] else text)
-    report = quiet(generate, target, [1], samples=4000, tokens=3)
+    report = quiet(generate, target, [1], samples=4000, max_new_tokens=3)
     assert report.convicted and report.tests.acquitted
     assert report.first_position == 4
 
@@ -203,7 +207,7 @@ def test_text_that_is_only_too_long_leaves_the_tests_alone():
 def test_a_token_of_probability_zero_convicts():
     sampling = SamplingParams(top_k=20)
     target, probs = table(200)
-    report = quiet(table_sampler(probs, 500), target, [0], samples=500, tokens=2, sampling=sampling)
+    report = quiet(table_sampler(probs, 500), target, [0], samples=500, max_new_tokens=2, sampling=sampling)
     assert report.convicted and report.first_position == 1
     assert report.impossible[0].what == "hold a token of probability zero"
     assert "impossible)" in str(report)
@@ -220,7 +224,7 @@ def test_a_border_of_top_p_that_rounding_decides_convicts_nobody():
     else:
         law, excess = p * (np.arange(5) < 2), None
     generate = table_sampler(np.tile(law / law.sum(), (6, 1)), 400)
-    report = quiet(generate, target, [0], samples=400, tokens=1, sampling=sampling)
+    report = quiet(generate, target, [0], samples=400, max_new_tokens=1, sampling=sampling)
     if excess is not None:
         assert not report.convicted and not report.impossible
         assert "within rounding of the cut" in str(report)
@@ -229,7 +233,7 @@ def test_a_border_of_top_p_that_rounding_decides_convicts_nobody():
 
 def test_all_texts_alike_ask_for_the_seed():
     target, _ = table(3)
-    report = quiet(lambda prompt, n, seed: [0] * n, target, [0], samples=100, tokens=2)
+    report = quiet(lambda prompt, n, seed: [0] * n, target, [0], samples=100, max_new_tokens=2)
     assert report.convicted
     assert "does generate use its seed?" in str(report)
 
@@ -247,21 +251,24 @@ def test_all_texts_alike_ask_for_the_seed():
         ([0, True], "must be token ids"),
         ([0, -1], r"ids \[-1\] are outside the vocabulary .* Padding must be cut off"),
         ([[0, 1], [0, 3]], r"ids \[3\] are outside the vocabulary"),
-        ([1, 2, 0, 1], "4 tokens that begin with the prompt, where tokens=2 were asked for: return the continuation"),
+        (
+            [1, 2, 0, 1],
+            "4 tokens that begin with the prompt, where max_new_tokens=2 were asked for: return the continuation",
+        ),
         (torch.tensor([[1, 2, 0, 1]]), "begin with the prompt"),
     ],
 )
 def test_malformed_results_are_errors_with_a_remedy(returned, message):
     target, _ = table(3)
     with pytest.raises(ValueError, match=message):
-        quiet(lambda *_: returned, target, [1, 2], tokens=2)
+        quiet(lambda *_: returned, target, [1, 2], max_new_tokens=2)
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
 def test_any_kind_of_list_is_taken(kind):
     target, _ = table(3)
     for texts in ([0, 1], [[0, 1], [1, 2]]):
-        report = quiet(lambda *_: kind(texts), target, [1], samples=2, tokens=2)  # noqa: B023
+        report = quiet(lambda *_: kind(texts), target, [1], samples=2, max_new_tokens=2)  # noqa: B023
         assert report.texts == ([[0, 1]] * 2 if texts == [0, 1] else texts)
 
 
@@ -271,8 +278,8 @@ def test_any_kind_of_list_is_taken(kind):
         (dict(generate=3), "generate=3: must be a function"),
         (dict(target="gpt2"), "must be a language model, such as CausalLM"),
         (dict(samples=0), "samples=0"),
-        (dict(tokens=0), "tokens=0"),
-        (dict(tokens=64), "exceed the context"),
+        (dict(max_new_tokens=0), "max_new_tokens=0"),
+        (dict(max_new_tokens=64), "exceed the context"),
         (dict(sampling=0.7), "must be a SamplingParams"),
         (dict(prompt=[[0], [1]]), "a law is sampled at a single prompt"),
         (dict(drafter="ngram"), "over the vocabulary of"),
@@ -299,7 +306,7 @@ def test_seeds_are_hashed_and_fit_any_library():
         return [0] * max_new_tokens
 
     for seed in (0, 0, 1):
-        quiet(generate, table(3)[0], [0], samples=5, tokens=1, seed=seed)
+        quiet(generate, table(3)[0], [0], samples=5, max_new_tokens=1, seed=seed)
     first, again, other = seeds[:5], seeds[5:10], seeds[10:]
     assert first == again and len(set(first + other)) == 10
     assert all(type(seed) is int and 0 <= seed < 2**63 for seed in seeds)
@@ -316,7 +323,7 @@ def test_logits_processors_belong_to_the_promise(vocab_size, prompt):
     target, drafter = (table(vocab_size, seed=seed)[0] for seed in (0, 1))
     sampling = SamplingParams(processors=[_no_repeats])
     generate = from_specviz(target, drafter, sampling=sampling)
-    asked = dict(tokens=3, drafter=drafter)
+    asked = dict(max_new_tokens=3, drafter=drafter)
     report = quiet(generate, target, prompt, sampling=sampling, **asked)
     assert not report.convicted, str(report)
     assert "processors ['_no_repeats']" in str(report)
@@ -341,42 +348,45 @@ def seven_at_a_time(fail_after=None):
 
 def test_going_on_equals_never_having_stopped(tmp_path):
     target, file = table(3)[0], tmp_path / "audit.jsonl"
-    whole = quiet(seven_at_a_time(), target, [0], samples=100, tokens=3)
-    part = quiet(seven_at_a_time(fail_after=5), target, [0], samples=100, tokens=3, resume=file)
+    whole = quiet(seven_at_a_time(), target, [0], samples=100, max_new_tokens=3)
+    part = quiet(seven_at_a_time(fail_after=5), target, [0], samples=100, max_new_tokens=3, resume=file)
     assert part.interrupted and len(part.texts) == 35
     assert "INTERRUPTED" in str(part)
     with open(file, "a") as torn:  # as if the machine had stopped while a line was being written
         torn.write("[[0, 1, 2], [0, 2")
-    resumed = quiet(seven_at_a_time(), target, [0], samples=100, tokens=3, resume=file)
+    resumed = quiet(seven_at_a_time(), target, [0], samples=100, max_new_tokens=3, resume=file)
     assert not resumed.interrupted
     assert resumed.texts == whole.texts
     assert str(resumed) == str(whole)
     lines = file.read_text().splitlines()
     assert len(lines) == 1 + 15 and all(map(json.loads, lines))
-    assert quiet(seven_at_a_time(fail_after=0), target, [0], samples=100, tokens=3, resume=file).texts == whole.texts
-    longer = quiet(seven_at_a_time(), target, [0], samples=150, tokens=3, resume=file)
-    assert longer.texts == quiet(seven_at_a_time(), target, [0], samples=150, tokens=3).texts
+    assert (
+        quiet(seven_at_a_time(fail_after=0), target, [0], samples=100, max_new_tokens=3, resume=file).texts
+        == whole.texts
+    )
+    longer = quiet(seven_at_a_time(), target, [0], samples=150, max_new_tokens=3, resume=file)
+    assert longer.texts == quiet(seven_at_a_time(), target, [0], samples=150, max_new_tokens=3).texts
 
 
 def test_an_interruption_before_the_first_text_is_not_swallowed():
     with pytest.raises(KeyboardInterrupt):
-        quiet(seven_at_a_time(fail_after=0), table(3)[0], [0], tokens=3)
+        quiet(seven_at_a_time(fail_after=0), table(3)[0], [0], max_new_tokens=3)
 
 
 def test_another_audits_file_is_refused_naming_what_differs(tmp_path):
     target, file = table(3)[0], tmp_path / "audit.jsonl"
-    quiet(seven_at_a_time(), target, [0], samples=20, tokens=3, resume=file)
+    quiet(seven_at_a_time(), target, [0], samples=20, max_new_tokens=3, resume=file)
     before = file.read_bytes()
     for change, message in (
         (dict(seed=1), "seed was 0 and is 1"),
-        (dict(tokens=4), "tokens was 3 and is 4"),
+        (dict(max_new_tokens=4), "max_new_tokens was 3 and is 4"),
         (dict(sampling=SamplingParams(top_k=2)), "sampling was .*'top_k': None.* and is .*'top_k': 2"),
         (dict(prompt=[1]), r"prompts was \[\[0\]\] and is \[\[1\]\]"),
         (dict(eos=1), r"eos was \[\] and is \[1\]"),
         (dict(target=TableModel([0.0] * 3, name="other")), "target was 'table' and is 'other'"),
         (dict(generate=from_specviz(target, None)), "generate was 'generate' and is 'specviz: plain'"),
     ):
-        asked = dict(generate=seven_at_a_time(), target=target, prompt=[0], samples=20, tokens=3) | change
+        asked = dict(generate=seven_at_a_time(), target=target, prompt=[0], samples=20, max_new_tokens=3) | change
         with pytest.raises(ValueError, match=message):
             quiet(**asked, resume=file)
     assert file.read_bytes() == before
@@ -386,7 +396,7 @@ def test_another_audits_file_is_refused_naming_what_differs(tmp_path):
 def test_a_file_that_was_hardly_begun_is_begun_again(tmp_path, content):
     file = tmp_path / "audit.jsonl"
     file.write_text(content)
-    quiet(seven_at_a_time(), table(3)[0], [0], samples=7, tokens=3, resume=file)
+    quiet(seven_at_a_time(), table(3)[0], [0], samples=7, max_new_tokens=3, resume=file)
     assert len(file.read_text().splitlines()) == 2
 
 
@@ -394,7 +404,7 @@ def test_any_other_file_is_left_alone(tmp_path):
     file = tmp_path / "thesis.txt"
     file.write_text("Chapter 1")
     with pytest.raises(ValueError, match="no file of an audit"):
-        quiet(seven_at_a_time(), table(3)[0], [0], tokens=3, resume=file)
+        quiet(seven_at_a_time(), table(3)[0], [0], max_new_tokens=3, resume=file)
     assert file.read_text() == "Chapter 1"
 
 
@@ -408,7 +418,7 @@ def test_a_place_where_no_file_can_be_is_refused_before_anything_is_drawn(tmp_pa
         (tmp_path / "missing" / "audit.jsonl", "the folder .*missing' does not exist; make it first"),
     ):
         with pytest.raises(ValueError, match=message):
-            quiet(never, table(3)[0], [0], samples=7, tokens=3, resume=place)
+            quiet(never, table(3)[0], [0], samples=7, max_new_tokens=3, resume=place)
 
 
 # --- greedy -------------------------------------------------------------------------------------
@@ -491,10 +501,10 @@ def test_transformers_greedy_and_plain(models):
     target, draft = models
     prompts = [[a, b] for a in range(3) for b in range(3)]
     for generate in (from_transformers(target, sampling=GREEDY), from_transformers(target, draft, sampling=GREEDY)):
-        report = quiet(generate, target, prompts, tokens=8, sampling=GREEDY)
+        report = quiet(generate, target, prompts, max_new_tokens=8, sampling=GREEDY)
         assert not report.convicted, str(report)
     generate = from_transformers(draft, sampling=GREEDY)
-    assert quiet(generate, target, prompts, tokens=8, sampling=GREEDY).convicted
+    assert quiet(generate, target, prompts, max_new_tokens=8, sampling=GREEDY).convicted
 
 
 @pytest.mark.slow
@@ -517,8 +527,8 @@ def test_transformers_with_a_logits_processor(models):
     sampling = SamplingParams(temperature=0, processors=[_no_repeats])
     prompts = [[a, b] for a in range(3) for b in range(3)]
     generate = from_transformers(target, draft, sampling=sampling)
-    assert not quiet(generate, target, prompts, tokens=6, sampling=sampling).convicted
-    assert quiet(generate, target, prompts, tokens=6, sampling=GREEDY).convicted
+    assert not quiet(generate, target, prompts, max_new_tokens=6, sampling=sampling).convicted
+    assert quiet(generate, target, prompts, max_new_tokens=6, sampling=GREEDY).convicted
 
 
 def test_a_model_may_assist_itself(models):
@@ -569,7 +579,9 @@ def test_the_asked_number_of_drafts_is_verified(models, gamma):
 def test_prompt_lookup(models):
     target, _ = models
     about = dict(sampling=GREEDY, eos=[2])
-    report = quiet(from_transformers(target, prompt_lookup=True, **about), target, [0, 1, 0, 1], tokens=6, **about)
+    report = quiet(
+        from_transformers(target, prompt_lookup=True, **about), target, [0, 1, 0, 1], max_new_tokens=6, **about
+    )
     assert not report.impossible and not report.convicted, report
 
 
@@ -584,7 +596,7 @@ def test_a_bare_model_will_do():
     assert len(generate([0, 1], 5, 0)) == 5
     assert generate([0, 1], 5, 0) == generate([0, 1], 5, 0)
     assert len({tuple(generate([0, 1], 8, seed)) for seed in range(8)}) > 1
-    report = quiet(generate, CausalLM(model), [0, 1], samples=60, tokens=2, false_alarm=1e-3)
+    report = quiet(generate, CausalLM(model), [0, 1], samples=60, max_new_tokens=2, false_alarm=1e-3)
     assert not report.convicted, str(report)
     assert "transformers" in repr(generate)
 
@@ -601,7 +613,7 @@ def test_what_is_no_model_is_refused(wrong):
 def test_a_report_can_be_plotted_and_read():
     target = TableModel.random(3, 1, seed=0, symbols="ABC")
     probs = target.logits.softmax(-1).numpy()
-    report = quiet(table_sampler(probs, 500), target, "A", samples=1000, tokens=2)
+    report = quiet(table_sampler(probs, 500), target, "A", samples=1000, max_new_tokens=2)
     assert [h.what for h in report.histograms] == ["position 1: tokens", "position 2: tokens", "whole texts"]
     for histogram, test in zip(report.histograms, report.tests.tests):
         assert histogram.observed.sum() == test.n == 1000
@@ -623,7 +635,9 @@ def test_too_few_samples_say_so():
 def test_many_joint_cells_have_labels():
     """Two tokens and 30,000 samples leave room for 38 bins a position: more than there are digits and letters."""
     target = TableModel.random(300, 0, seed=1)
-    report = audit(from_specviz(target, None, rows=10_000), target, [0], samples=30_000, tokens=2, progress=False)
+    report = audit(
+        from_specviz(target, None, rows=10_000), target, [0], samples=30_000, max_new_tokens=2, progress=False
+    )
     assert report.histograms[-1].labels[:2] == ["0 0", "0 1"] and report.histograms[-1].labels[-1] == "37 37"
     assert not report.convicted
 

@@ -15,7 +15,7 @@ IDS = torch.tensor([[1, 2, 3, 4]])
 
 
 def logits(model, needs=frozenset()):
-    return model.start([[0]], 10, needs).feed(IDS)
+    return model.new_cache([[0]], 10, needs).feed(IDS)
 
 
 def assert_reads_the_model_as_it_is(model):
@@ -33,15 +33,15 @@ def assert_reads_the_model_as_it_is(model):
 def test_the_fastest_that_can_do_all_that_is_needed():
     llama = CausalLM(made("llama"), name="llama")
     assert "torch.float32, on cpu, backend lean>" in repr(llama)
-    assert llama.start([[0]], 9).backend == "lean"
-    assert llama.start([[0]], 9, frozenset({"first_layers"})).backend == "lean"
-    assert llama.start([[0]], 9, frozenset({"inspect"})).backend == "transformers"
-    assert llama.start([[0]], 9, frozenset({"inspect", "first_layers"})).backend == "transformers"
-    assert CausalLM(decoder("gpt2")).start([[0]], 9).backend == "tuned"
-    assert CausalLM(made("llama").bfloat16()).start([[0]], 9).backend == "transformers"
+    assert llama.new_cache([[0]], 9).backend == "lean"
+    assert llama.new_cache([[0]], 9, frozenset({"first_layers"})).backend == "lean"
+    assert llama.new_cache([[0]], 9, frozenset({"inspect"})).backend == "transformers"
+    assert llama.new_cache([[0]], 9, frozenset({"inspect", "first_layers"})).backend == "transformers"
+    assert CausalLM(decoder("gpt2")).new_cache([[0]], 9).backend == "tuned"
+    assert CausalLM(made("llama").bfloat16()).new_cache([[0]], 9).backend == "transformers"
     for backend in ("lean", "tuned", "transformers"):
         named = CausalLM(llama.model, backend=backend)
-        assert named.backend == named.start([[0]], 9).backend == backend
+        assert named.backend == named.new_cache([[0]], 9).backend == backend
         torch.testing.assert_close(logits(named), logits(llama), atol=1e-5, rtol=1e-5)
 
 
@@ -56,7 +56,7 @@ def test_a_backend_that_cannot_is_refused_with_the_reason():
         CausalLM(made("llama"), backend="cuda-graphs")
     lean = CausalLM(made("llama"), backend="lean", name="x")
     with pytest.raises(ValueError, match="'x' with backend='lean' cannot do what this decoding needs: inspect"):
-        lean.start([[0]], 9, frozenset({"inspect"}))
+        lean.new_cache([[0]], 9, frozenset({"inspect"}))
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_needs_that_a_model_lacks_are_refused_and_none_is_ignored(model):
     model = model()
     for need in NEEDS - {"first_layers", "inspect"}:
         with pytest.raises(ValueError, match=f"cannot do what this decoding needs: {need}"):
-            model.start([[0]], 9, frozenset({need}))
+            model.new_cache([[0]], 9, frozenset({need}))
     with pytest.raises(ValueError, match=r"needs=\['speed'\]: unknown; there are first_layers, hidden_states, inspect"):
-        model.start([[0]], 9, frozenset({"speed"}))
+        model.new_cache([[0]], 9, frozenset({"speed"}))
     if not isinstance(model, CausalLM):
         with pytest.raises(ValueError, match="cannot do what this decoding needs: first_layers"):
-            model.start([[0]], 9, frozenset({"first_layers"}))
+            model.new_cache([[0]], 9, frozenset({"first_layers"}))
         with pytest.raises(ValueError, match="LayerSkip cannot draft for"):
             speculate(model, LayerSkip(1), [1], max_new_tokens=2)
-    assert isinstance(model.start([[0]], 9).backend, str)
+    assert isinstance(model.new_cache([[0]], 9).backend, str)
 
 
 @pytest.mark.parametrize("backend", ["lean", "tuned", "transformers"])
@@ -89,27 +89,27 @@ def test_the_first_layers_share_heads_and_entries_with_the_whole(backend):
     model = CausalLM(made("grouped keys, tied", torch.float64), backend=backend)
     shorter = made("grouped keys, tied", torch.float64)
     shorter.model.layers = shorter.model.layers[:2]
-    memory = model.start([[0]], 10, frozenset({"first_layers"}))
-    view = memory.first_layers(2)
-    memory.feed(IDS)
+    cache = model.new_cache([[0]], 10, frozenset({"first_layers"}))
+    view = cache.first_layers(2)
+    cache.feed(IDS)
     drafted = view.feed(torch.tensor([[5, 6]]))
-    assert memory.length.tolist() == view.length.tolist() == [6]
+    assert cache.length.tolist() == view.length.tolist() == [6]
     view.rewind(4)
-    assert memory.length.tolist() == [4]
+    assert cache.length.tolist() == [4]
     text = torch.cat([IDS, torch.tensor([[5, 6]])], dim=1)
     with torch.no_grad():
         torch.testing.assert_close(drafted, shorter(text, use_cache=False).logits[:, 4:], atol=1e-6, rtol=1e-6)
         expected = model.model(text).logits[:, 4:]
-    torch.testing.assert_close(memory.feed(torch.tensor([[5, 6]])), expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(cache.feed(torch.tensor([[5, 6]])), expected, atol=1e-6, rtol=1e-6)
 
 
 def test_inspected_keys_masks_and_values_are_transformers_own():
-    memory = language_model("llama", 1).start([[0]], 8, frozenset({"inspect"}))
-    before = memory.feed(torch.tensor([[1, 2, 1]]))[0, -1]
-    assert memory.cache.layers[0].keys.shape == memory.layers[0].values.shape == (1, 1, 8, 8)
-    memory.rewind(0)
-    memory.keys = torch.zeros_like(memory.keys)  # now every entry is seen
-    assert (memory.feed(torch.tensor([[1, 2, 1]]))[0, -1] - before).abs().max() > 1e-3
+    cache = language_model("llama", 1).new_cache([[0]], 8, frozenset({"inspect"}))
+    before = cache.feed(torch.tensor([[1, 2, 1]]))[0, -1]
+    assert cache.cache.layers[0].keys.shape == cache.layers[0].values.shape == (1, 1, 8, 8)
+    cache.rewind(0)
+    cache.keys = torch.zeros_like(cache.keys)  # now every entry is seen
+    assert (cache.feed(torch.tensor([[1, 2, 1]]))[0, -1] - before).abs().max() > 1e-3
 
 
 # --- changes after wrapping -----------------------------------------------------------------------
@@ -174,7 +174,7 @@ def test_a_model_that_was_changed_is_read_as_it_is_until_refresh(change, backend
     with torch.no_grad():
         CHANGES[change](model.model)
     assert_reads_the_model_as_it_is(model)
-    assert model.backend == "transformers" == model.start([[0]], 9).backend
+    assert model.backend == "transformers" == model.new_cache([[0]], 9).backend
     if change not in ("slightly merged", "reordered"):
         assert (logits(model) - before).abs().max() > 1e-3
     model.refresh()
@@ -213,7 +213,7 @@ def test_dropout_never_takes_part(dtype, part):
     torch.manual_seed(0)
     net = decoder("gpt2", dtype=dtype, vocab_size=61, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)
     for model in (CausalLM(net), CausalLM(net, backend="transformers")):
-        before, backend, running = logits(model), model.backend, model.start([[0]], 9)
+        before, backend, running = logits(model), model.backend, model.new_cache([[0]], 9)
         (model.model if part == "all" else model.model.transformer.h[1]).train()
         with pytest.raises(ValueError, match=r"in training mode, and dropout.*call model.eval\(\)"):
             autoregress(model, [1, 2], max_new_tokens=2)
@@ -225,7 +225,7 @@ def test_dropout_never_takes_part(dtype, part):
     encoder_decoder = t5("t5", 1)
     encoder_decoder.model.train()
     with pytest.raises(ValueError, match="in training mode"):
-        encoder_decoder.start([[0]], 9)
+        encoder_decoder.new_cache([[0]], 9)
 
 
 def test_the_rest_of_what_refresh_keeps():

@@ -13,7 +13,7 @@ from specviz import speedup
 from specviz.__main__ import main
 from specviz.speedup import Profile
 
-TINY = ["--gammas", "1,2", "--new-tokens", "6", "--runs", "1"]
+TINY = ["--gammas", "1,2", "--max-new-tokens", "6", "--runs", "1"]
 
 
 def shell(*arguments):
@@ -66,7 +66,11 @@ def asked(monkeypatch):
 
 def test_defaults(asked, capsys):
     assert main(["profile", "tales"]) == 0
-    assert asked["gammas"] == list(range(1, 9)) and (asked["new_tokens"], asked["runs"], asked["seed"]) == (64, 5, 0)
+    assert asked["gammas"] == list(range(1, 9)) and (asked["max_new_tokens"], asked["runs"], asked["seed"]) == (
+        64,
+        5,
+        0,
+    )
     assert asked["sampling"].temperature == 1 and asked["prompts"] == command_line.PROMPTS
     assert asked["drafter"].name == "tales-draft"
     assert capsys.readouterr().out == Profile.bundled().report() + "\n"
@@ -117,7 +121,7 @@ def test_no_lists_of_gammas(text):
         (["profile", "tales", "--drafter", "layer-skip:99"], "layers=99"),
         (["profile", "tales", "--drafter", "prompt-lookup:3"], "--drafter 'prompt-lookup:3': must be"),
         (["profile", "a", "b", "--drafter", "prompt-lookup"], "DRAFT 'b' and --drafter 'prompt-lookup': give one"),
-        (["profile", "tales", "--gammas", "70"], "γ=70 never fits into new_tokens=64"),
+        (["profile", "tales", "--gammas", "70"], "γ=70 never fits into max_new_tokens=64"),
         (["profile", "tales", "--device", "abacus"], "device='abacus' cannot be used here"),
         (["profile", "tales", "--html", "{tmp}"], "is a folder: give the name of a file"),
         (["profile", "tales", "--json", "{tmp}/no/x.json"], "there is no folder"),

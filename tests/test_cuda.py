@@ -72,8 +72,8 @@ def test_a_spread_target_decodes_the_same(device_map):
 def fed(model, sizes=(40, 1, 5, 5, 2, 1, 5), rows=2):
     """Logits [B, …, V] of one text, fed in parts of these sizes."""
     text = torch.randint(0, model.vocab_size, (rows, sum(sizes)), generator=torch.Generator().manual_seed(0))
-    memory = model.start([[0]] * rows, sum(sizes) + 5)
-    return torch.cat([memory.feed(part) for part in text.split(sizes, dim=1)], dim=1), memory
+    cache = model.new_cache([[0]] * rows, sum(sizes) + 5)
+    return torch.cat([cache.feed(part) for part in text.split(sizes, dim=1)], dim=1), cache
 
 
 def graphed_pair(dtype):
@@ -85,8 +85,8 @@ def graphed_pair(dtype):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_graphs_give_the_logits_of_the_general_path(dtype):
     for model in graphed_pair(dtype):
-        logits, memory = fed(model)
-        assert memory.graphs.work and sorted(memory.slot.recordings) == [1, 2, 5]
+        logits, cache = fed(model)
+        assert cache.graphs.work and sorted(cache.slot.recordings) == [1, 2, 5]
         expected, _ = fed(CausalLM(model.model, backend="transformers"))
         spread, rounding = expected.double().std().item(), {torch.float64: 1e-9, torch.float32: 1e-4}.get(dtype, 0.1)
         assert (logits.double() - expected.double()).abs().max().item() < rounding * spread
@@ -127,7 +127,7 @@ assert torch.cuda.current_stream() == stream and not torch.cuda.is_current_strea
 another, _ = load_pair("tales", device="cuda", dtype=torch.float64)
 another = CausalLM(another.model, backend="cuda-graphs")
 assert speculate(another, draft, [[5, 6, 7]], **settings)[0].tokens == expected.tokens
-assert another.backend == "cuda-graphs" and another.start([[0]], 9).graphs.work
+assert another.backend == "cuda-graphs" and another.new_cache([[0]], 9).graphs.work
 """
 
 

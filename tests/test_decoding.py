@@ -26,8 +26,8 @@ from specviz.drafters.protocol import Proposal
 from specviz.equivalence.exact import exact_law, prove
 from specviz.equivalence.samples import sample_sequences
 from specviz.models.causal import CausalLM
-from specviz.models.table import LookBackMemory
-from specviz.steps import commit, decode_round, draft, start, target_forward
+from specviz.models.table import TokenCache
+from specviz.steps import begin, commit, decode_round, draft, target_forward
 from specviz.verification import verify
 
 GREEDY = SamplingParams(temperature=0)
@@ -95,8 +95,8 @@ def test_eos_accepted_and_text_behind_it_dropped_even_from_a_drafter_that_does_n
     model = cycle(5)
 
     class Careless(ModelDrafter):
-        def start(self, target, prompts, capacity, eos, target_memory):
-            return super().start(target, prompts, capacity, frozenset(), target_memory)
+        def new_session(self, target, prompts, capacity, eos, target_cache):
+            return super().new_session(target, prompts, capacity, frozenset(), target_cache)
 
     trace = speculate(model, Careless(model), [0], gamma=4, max_new_tokens=30, eos=(2,), seed=0)
     assert trace.tokens == [1, 2] and trace.finish_reason == "eos"
@@ -189,7 +189,7 @@ STEPPED = {
 def test_stepping_equals_rounds_equals_speculate(kind, prompts, record):
     target, drafter = STEPPED[kind]
     settings = dict(gamma=3, max_new_tokens=12, seed=6, eos=[7], record=record)
-    state, stepped = start(target, drafter, prompts, **settings), []
+    state, stepped = begin(target, drafter, prompts, **settings), []
     while state.active.any():
         proposal = draft(state)
         p = target_forward(state, proposal)
@@ -213,7 +213,7 @@ def test_stepping_equals_rounds_equals_speculate(kind, prompts, record):
 def test_a_step_can_be_taken_again_and_not_out_of_turn():
     """Cells of a notebook are run twice: the same draft and the same p come out, and nothing is committed twice."""
     for target, drafter in (pair(), [language_model("llama", seed, vocab_size=8) for seed in (1, 2)]):
-        state = start(target, drafter, [[0, 1], [2]], gamma=3, max_new_tokens=12, seed=6)
+        state = begin(target, drafter, [[0, 1], [2]], gamma=3, max_new_tokens=12, seed=6)
         first = draft(state)
         proposal = draft(state)
         assert torch.equal(first.tokens, proposal.tokens) and torch.allclose(first.q, proposal.q, atol=1e-12)
@@ -264,13 +264,13 @@ def test_a_round_of_ones_own_must_commit_one_round(decode):
 
 def test_the_shipped_round_runs_without_autograd_in_every_loop(monkeypatch):
     target, drafter = pair(symbols="abcdefgh")
-    seen, feed = [], LookBackMemory.feed
+    seen, feed = [], TokenCache.feed
 
     def spied(self, tokens, count=None):
         seen.append(torch.is_inference_mode_enabled())
         return feed(self, tokens, count)
 
-    monkeypatch.setattr(LookBackMemory, "feed", spied)
+    monkeypatch.setattr(TokenCache, "feed", spied)
     asked = dict(gamma=2, max_new_tokens=4, seed=0)
     for decode in (
         lambda: speculate(target, drafter, "a", **asked),
@@ -353,7 +353,7 @@ def test_keyboard_interrupt_keeps_what_was_committed():
 def test_an_interrupt_in_the_middle_of_a_round_leaves_a_whole_trace(monkeypatch, call):
     target, drafter = pair(symbols="abcdefgh")
     whole = speculate(target, drafter, [0], max_new_tokens=30, seed=0)
-    rewind, calls = LookBackMemory.rewind, []
+    rewind, calls = TokenCache.rewind, []
 
     def interrupted(self, length):
         calls.append(length)
@@ -361,7 +361,7 @@ def test_an_interrupt_in_the_middle_of_a_round_leaves_a_whole_trace(monkeypatch,
             raise KeyboardInterrupt
         rewind(self, length)
 
-    monkeypatch.setattr(LookBackMemory, "rewind", interrupted)
+    monkeypatch.setattr(TokenCache, "rewind", interrupted)
     trace = speculate(target, drafter, [0], max_new_tokens=30, seed=0)
     assert trace.finish_reason == "interrupted" and len(trace.rounds) <= 3
     assert trace.tokens == whole.tokens[: len(trace.tokens)]
@@ -373,7 +373,7 @@ def test_an_interrupt_in_the_middle_of_a_round_leaves_a_whole_trace(monkeypatch,
 
 
 class NoForward(TableModel):
-    def start(self, prompts, capacity, needs=frozenset()):
+    def new_cache(self, prompts, capacity, needs=frozenset()):
         raise AssertionError("a forward pass was prepared before the arguments were checked")
 
 
@@ -438,7 +438,7 @@ UNKNOWN = [
     (autoregress, dict(gamma=-3), r"autoregress\(\) got an unexpected keyword argument 'gamma'"),
     (rounds, dict(on_round=print), r"rounds\(\) got an unexpected keyword argument 'on_round'"),
     (stream, dict(on_round=print), r"stream\(\) got an unexpected keyword argument 'on_round'"),
-    (start, dict(top_k=3), r"start\(\) got .* 'top_k'; give sampling=SamplingParams\(top_k=…\)"),
+    (begin, dict(top_k=3), r"begin\(\) got .* 'top_k'; give sampling=SamplingParams\(top_k=…\)"),
     (prove, dict(temperature=0.7), r"prove\(\) got .* 'temperature'; give sampling=SamplingParams\(temperature=…\)"),
     (exact_law, dict(top_p=0.7), r"exact_law\(\) got .* 'top_p'; give sampling=SamplingParams\(top_p=…\)"),
     (sample_sequences, dict(top_k=1), r"sample_sequences\(\) got .* 'top_k'; give sampling=SamplingParams\(top_k=…\)"),
@@ -466,8 +466,8 @@ def test_what_cannot_draft_is_refused(drafter):
 @pytest.mark.parametrize("record", ["none", "top"])
 def test_a_drafter_that_proposes_too_many_tokens_is_an_error_that_names_it(prompt, record):
     class Eager(ModelDrafter):
-        def start(self, *args):
-            session = super().start(*args)
+        def new_session(self, *args):
+            session = super().new_session(*args)
             propose = session.propose
             session.propose = lambda committed, length, gamma, *rest: propose(committed, length, gamma + 1, *rest)
             return session
@@ -525,7 +525,7 @@ def test_bad_logits_name_model_row_and_round_and_commit_nothing(value, temperatu
     bad = poisoned(value, after=2)
     sampling = SamplingParams(temperature)
     for target, drafter, name in ((bad, good, "target"), (good, bad, "drafter")):
-        state = start(target, drafter, [[1], [2]], gamma=1, max_new_tokens=1 if name == "target" else 5,
+        state = begin(target, drafter, [[1], [2]], gamma=1, max_new_tokens=1 if name == "target" else 5,
                       sampling=sampling, seed=0)  # fmt: skip
         before = state.committed.clone()
         proposal = draft(state)
@@ -560,10 +560,10 @@ class Foreign:
     def __init__(self, token, q):
         self.token, self.q = token, q
 
-    def fit(self, target):
+    def check_target(self, target):
         pass
 
-    def start(self, target, prompts, capacity, eos, target_memory):
+    def new_session(self, target, prompts, capacity, eos, target_cache):
         return self
 
     def propose(self, committed, length, gamma, sampling, randomness):
@@ -633,7 +633,7 @@ def test_sessions_leave_nothing_behind_in_the_drafter():
 
 def test_half_precision_models_are_sampled_in_float32():
     target, drafter = (language_model("llama", s, vocab_size=12, dtype=torch.bfloat16) for s in (1, 2))
-    state = start(target, drafter, [1, 2], gamma=2, max_new_tokens=10, seed=0)
+    state = begin(target, drafter, [1, 2], gamma=2, max_new_tokens=10, seed=0)
     proposal = draft(state)
     assert proposal.q.dtype == torch.float32 and target_forward(state, proposal).dtype == torch.float32
     assert len(speculate(target, drafter, [1, 2], gamma=2, max_new_tokens=10, seed=0).tokens) == 10

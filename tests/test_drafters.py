@@ -8,13 +8,13 @@ import torch
 from tiny import fresh_logits, hub_model, language_model, rows_that_differ
 
 from specviz import CausalLM, SamplingParams, TableModel, autoregress, speculate
-from specviz.decoding import draft, start
 from specviz.drafters.layer_skip import LayerSkip
 from specviz.drafters.model import ModelDrafter
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.equivalence.exact import branches, prove
 from specviz.models.ngram import NgramModel
 from specviz.models.tokenizers import SymbolTokenizer
+from specviz.steps import begin, draft
 
 TARGET = TableModel.random(3, 2, seed=1, symbols="abc")
 SETTINGS = [
@@ -76,9 +76,9 @@ def test_a_row_of_a_batch_equals_the_same_row_alone(family, drafter):
 
 
 def test_layer_skip_puts_the_targets_head_back():
-    state = start(language_model("llama", 1), LayerSkip(1), [0, 1, 2], gamma=3, max_new_tokens=9, seed=0)
+    state = begin(language_model("llama", 1), LayerSkip(1), [0, 1, 2], gamma=3, max_new_tokens=9, seed=0)
     proposal = draft(state)
-    assert proposal.lengths.tolist() == [3] and state.memory.length.tolist() == [2]
+    assert proposal.lengths.tolist() == [3] and state.cache.length.tolist() == [2]
 
 
 def test_layer_skip_drafts_what_a_model_of_the_first_layers_says():

@@ -13,9 +13,9 @@ import torch
 from tiny import language_model, largest_difference, mean_overlap, plain_law
 
 from specviz import Exhaustive, SamplingParams, Seeded, TableModel, speculate
-from specviz.decoding import decode_round
 from specviz.equivalence.exact import branches, compare, estimate_branches, exact_law, prove, target_law
 from specviz.equivalence.mutants import with_step
+from specviz.steps import decode_round
 from specviz.verification import residual, verify
 
 # What must carry mass for each γ: test_speculative_law_is_the_targets asks for all three at γ = 1,
@@ -198,10 +198,10 @@ def test_a_rule_whose_coin_exceeds_one_is_not_called_exact():
     target, drafter = random_pair(3)
     settings = dict(gamma=2, max_new_tokens=3)
     for left in (lambda p, q: p, residual):
-        unclamped = with_step(verify=partial(verify, accept=lambda p, q: p / q, left=left))
+        unclamped = with_step(verify=partial(verify, accept=lambda p, q: p / q, resample_from=left))
         proof = prove(target, drafter, [0], decode_round=unclamped, **settings)
         assert proof.exact == (left is residual)
-    negative = with_step(verify=partial(verify, left=lambda p, q: p - q))
+    negative = with_step(verify=partial(verify, resample_from=lambda p, q: p - q))
     with pytest.raises(ValueError, match="the 'next' draw is from negative probabilities"):
         prove(target, drafter, [0], decode_round=negative, **settings)
 

@@ -17,9 +17,9 @@ from tiny import (
 )
 
 from specviz import CausalLM, SamplingParams, autoregress, speculate
-from specviz.backends import memory as memories
-from specviz.backends.memory import CausalMemory
+from specviz.backends import transformers as caches
 from specviz.backends.precision import FLOAT32, MOST, distance
+from specviz.backends.transformers import TransformersCache
 from specviz.equivalence.exact import prove
 from specviz.models import causal
 
@@ -82,7 +82,7 @@ def test_windowed_layers_have_a_mask_of_their_own(name):
     wide = CausalLM(decoder(name, 1, **{**SLIDING_WINDOW[name], "sliding_window": 60}))
     wide.model.load_state_dict(target.model.state_dict())
     text = torch.tensor([[1, 2, 0, 2, 1, 1, 2]])
-    narrow, wide = (model.start([[1]], 8).feed(text)[0, -1] for model in (target, wide))
+    narrow, wide = (model.new_cache([[1]], 8).feed(text)[0, -1] for model in (target, wide))
     assert (narrow - wide).abs().max() > 1e-6  # so the window is seen in the results
 
 
@@ -150,22 +150,22 @@ class ReadsTheBatch:
         return output
 
 
-class Unmasked(CausalMemory):
+class Unmasked(TransformersCache):
     def _mask(self, positions, width):
         return super()._mask(positions + self.capacity, None)
 
 
-class SeesOneAhead(CausalMemory):
+class SeesOneAhead(TransformersCache):
     def _mask(self, positions, width):
         return super()._mask(positions + 1, width)
 
 
-class KeepsARejectedToken(CausalMemory):
+class KeepsARejectedToken(TransformersCache):
     def rewind(self, length):
         super().rewind(length + 1)
 
 
-class NoWindow(CausalMemory):
+class NoWindow(TransformersCache):
     def _mask(self, positions, width):
         return super()._mask(positions, None)
 
@@ -200,7 +200,7 @@ def test_the_check_at_load_tells_faults_from_rounding(family, dtype, monkeypatch
     faults = [Unmasked, SeesOneAhead, KeepsARejectedToken] + [NoWindow] * ("window" in family)
     for fault in faults:
         readings.clear()
-        monkeypatch.setattr(memories, "CausalMemory", fault)
+        monkeypatch.setattr(caches, "TransformersCache", fault)
         with pytest.raises(ValueError, match="differ from a fresh forward's"):
             CausalLM(sharpened(family, dtype))
     monkeypatch.undo()
@@ -228,9 +228,9 @@ def test_a_model_that_ignores_positions_is_refused(family, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_models_give_probabilities_in_float32(dtype):
     target, drafter = (CausalLM(decoder("llama", seed, dtype=dtype, vocab_size=12)) for seed in (1, 2))
-    from specviz.decoding import draft, start, target_forward
+    from specviz.steps import begin, draft, target_forward
 
-    state = start(target, drafter, [[1, 2, 3], [4]], gamma=3, max_new_tokens=10, seed=0)
+    state = begin(target, drafter, [[1, 2, 3], [4]], gamma=3, max_new_tokens=10, seed=0)
     proposal = draft(state)
     p = target_forward(state, proposal)
     assert target.dtype == dtype and p.dtype == proposal.q.dtype == torch.float32

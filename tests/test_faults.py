@@ -87,7 +87,7 @@ CASES = {  # as small as they may be: each is searched six times, with one branc
 FAULTS = {
     "acceptance: p and q swapped": ("context", judging(partial(verify, accept=mutants.swap_p_and_q))),
     "acceptance: of tokens with p = 0": ("zeros", judging(partial(verify, accept=accept_what_p_never_says))),
-    "residual: dropped": ("context", judging(partial(verify, left=mutants.resample_from_p))),
+    "residual: dropped": ("context", judging(partial(verify, resample_from=mutants.resample_from_p))),
     "bonus: q subtracted": ("context", judging(partial(drawing, bonus_without_q))),
     "next token: from the wrong row": ("context", judging(partial(drawing, row_behind))),
     "cut: EOS inside the drafts missed": ("eos", stepping(commit=mutants.look_for_eos_at_the_end_only)),

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from specviz import CausalLM, SamplingParams, Scripted, Seeded, autoregress, load_pair, speculate
 from specviz.backends import choice, graphs
-from specviz.backends.memory import CausalMemory
+from specviz.backends.transformers import TransformersCache
 from specviz.drafters.layer_skip import LayerSkip
 from specviz.equivalence.exact import prove
 
@@ -86,7 +86,7 @@ def made(monkeypatch, request):
 
     monkeypatch.setattr(graphs, "Recording", Counted)
     if on_cpu:
-        monkeypatch.setattr(graphs, "suits", lambda model: not hasattr(model, "_hf_hook"))
+        monkeypatch.setattr(graphs, "is_supported", lambda model: not hasattr(model, "_hf_hook"))
     monkeypatch.setattr(choice, "BY_ITSELF", (graphs.CudaGraphs, *choice.BY_ITSELF))
     return made
 
@@ -133,7 +133,7 @@ def test_a_model_that_waits_for_its_numbers_goes_on_without(family, made):
     with pytest.warns(RuntimeWarning, match="decodes without CUDA graphs from now on.*backend='auto'") as warned:
         assert worst_ragged_logits(model) < 1e-5
     assert made == [] and len([w for w in warned if w.category is RuntimeWarning]) == 1
-    assert type(model.start([[0]], 9)) is CausalMemory
+    assert type(model.new_cache([[0]], 9)) is TransformersCache
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4])
@@ -146,40 +146,40 @@ def test_every_recorded_p_and_q_equals_a_fresh_forward(gamma, made):
 
 def test_logits_are_the_callers_to_keep():
     model = language_model("gpt2", 1)
-    memory = model.start([[0]] * 2, 40)
+    cache = model.new_cache([[0]] * 2, 40)
     text, kept = ids(2, 20), []
-    memory.feed(text[:, :4])
+    cache.feed(text[:, :4])
     for end in range(5, 21, 2):
-        memory.feed(text[:, end - 1 : end])
-        kept.append((end + 1, memory.feed(text[:, end : end + 1])))
+        cache.feed(text[:, end - 1 : end])
+        kept.append((end + 1, cache.feed(text[:, end : end + 1])))
     for end, logits in kept[:-1]:
         expected = torch.stack([fresh_logits(model, row)[-1] for row in text[:, :end].tolist()])
         assert (logits[:, -1] - expected).abs().max() < 1e-9
 
 
 def test_few_tokens_are_recorded_and_prompts_are_not(made, monkeypatch):
-    memory = language_model("llama", 1).start([[0]] * 2, 60)
-    memory.feed(ids(2, 5))
+    cache = language_model("llama", 1).new_cache([[0]] * 2, 60)
+    cache.feed(ids(2, 5))
     assert made == []
     for n in (2, 1, 2, 17, 1):  # 17: more than a step
-        memory.feed(ids(2, n))
+        cache.feed(ids(2, n))
     assert len(made) == 2
     monkeypatch.setattr(graphs, "IN_ALL", 5)
-    memory.feed(ids(2, 3))
+    cache.feed(ids(2, 3))
     assert len(made) == 2
 
 
 def test_a_full_tape_is_refused_where_the_caller_put_its_end(monkeypatch):
     monkeypatch.setattr(graphs, "STEP", 8)
     for capacity in (7, 8, 9, 16):
-        memory = language_model("llama", 1).start([[0]] * 2, capacity)
-        memory.feed(ids(2, 5), torch.tensor([4, 5]))
-        memory.feed(ids(2, capacity - 6))
-        memory.feed(ids(2, 1))  # the last place, first recorded here for one of the rows
-        with pytest.raises(ValueError, match=f"1 tokens do not fit, .* of capacity {capacity}; start the memory with"):
-            memory.feed(ids(2, 1))
-        memory.rewind(3)
-        memory.feed(ids(2, 1))
+        cache = language_model("llama", 1).new_cache([[0]] * 2, capacity)
+        cache.feed(ids(2, 5), torch.tensor([4, 5]))
+        cache.feed(ids(2, capacity - 6))
+        cache.feed(ids(2, 1))  # the last place, first recorded here for one of the rows
+        with pytest.raises(ValueError, match=f"1 tokens do not fit, .* of capacity {capacity}; make the cache with"):
+            cache.feed(ids(2, 1))
+        cache.rewind(3)
+        cache.feed(ids(2, 1))
 
 
 # --- decoding -------------------------------------------------------------------------------------
@@ -236,9 +236,9 @@ def test_a_row_of_a_batch_equals_the_same_row_alone():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype, made):
     target, drafter = pair(dtype=dtype)
-    memories = [model.start([[0]] * 2, 30) for model in (target, general(target))]
+    caches = [model.new_cache([[0]] * 2, 30) for model in (target, general(target))]
     for n in (5, 2, 1, 2):
-        logits = [memory.feed(ids(2, n)) for memory in memories]
+        logits = [cache.feed(ids(2, n)) for cache in caches]
         torch.testing.assert_close(*logits, rtol=0.02, atol=0.02)
         assert logits[0].dtype == dtype
     trace = speculate(target, drafter, PROMPTS[0], gamma=3, max_new_tokens=10, seed=0)
@@ -268,20 +268,20 @@ def test_layer_skip_shares_a_recorded_memory(gamma, made):
 # --- slots ----------------------------------------------------------------------------------------
 
 
-def feed_all(model, memory, text, n=2):
+def feed_all(model, cache, text, n=2):
     """Fed n at a time; the largest difference from fresh forwards."""
-    logits = torch.cat([memory.feed(part) for part in text.split(n, dim=1)], dim=1)
+    logits = torch.cat([cache.feed(part) for part in text.split(n, dim=1)], dim=1)
     return max((logits[row] - fresh_logits(model, text[row].tolist())).abs().max() for row in range(len(text)))
 
 
 def test_memories_that_live_at_once_have_slots_of_their_own():
     model = language_model("llama", 1)
-    one, other = (model.start([[0]] * 2, 40) for _ in range(2))
+    one, other = (model.new_cache([[0]] * 2, 40) for _ in range(2))
     assert one.slot is not other.slot
     texts, logits = [ids(2, 12, seed) for seed in (0, 1)], ([], [])
     for at in range(0, 12, 2):
-        for memory, text, found in zip((one, other), texts, logits, strict=True):
-            found.append(memory.feed(text[:, at : at + 2]))
+        for cache, text, found in zip((one, other), texts, logits, strict=True):
+            found.append(cache.feed(text[:, at : at + 2]))
     for text, found in zip(texts, logits, strict=True):
         expected = torch.stack([fresh_logits(model, row) for row in text.tolist()])
         assert (torch.cat(found, dim=1) - expected).abs().max() < 1e-9
@@ -289,20 +289,20 @@ def test_memories_that_live_at_once_have_slots_of_their_own():
 
 def test_a_slot_serves_the_next_memory_of_its_shape_as_if_it_were_new(made):
     model = language_model("llama", 1)
-    memory = model.start([[0]] * 2, 40)
-    assert feed_all(model, memory, ids(2, 30)) < 1e-9
-    slot, recorded = memory.slot, len(made)
+    cache = model.new_cache([[0]] * 2, 40)
+    assert feed_all(model, cache, ids(2, 30)) < 1e-9
+    slot, recorded = cache.slot, len(made)
     for layer in slot.tape.layers:
         layer.keys.fill_(torch.nan), layer.values.fill_(torch.inf)  # as after a model's overflow
     assert slots(model).free == []
-    del memory
+    del cache
     gc.collect()
     assert slots(model).free == [slot]
-    memory = model.start([[0]] * 2, 25)  # another capacity, but the same when rounded
-    assert memory.slot is slot and slots(model).free == [] and memory.capacity == 25
-    assert feed_all(model, memory, ids(2, 20, seed=5)) < 1e-9
+    cache = model.new_cache([[0]] * 2, 25)  # another capacity, but the same when rounded
+    assert cache.slot is slot and slots(model).free == [] and cache.capacity == 25
+    assert feed_all(model, cache, ids(2, 20, seed=5)) < 1e-9
     assert len(made) == recorded == 1
-    assert model.start([[0]] * 3, 40).slot is not slot
+    assert model.new_cache([[0]] * 3, 40).slot is not slot
 
 
 def test_decoding_again_records_nothing_again(made):
@@ -317,20 +317,20 @@ def test_decoding_again_records_nothing_again(made):
 def test_slots_that_wait_are_few_and_small(monkeypatch):
     model = language_model("llama", 1)
     for rows in range(1, 9):
-        model.start([[0]] * rows, 30).feed(ids(rows, 2))
+        model.new_cache([[0]] * rows, 30).feed(ids(rows, 2))
     assert [slot.shape[0] for slot in slots(model).free] == [5, 6, 7, 8]
     assert all(slot.nbytes > 0 for slot in slots(model).free)
     monkeypatch.setattr(graphs, "FREE_BYTES", 1)
-    memory = model.start([[0]] * 8, 30)  # the one that fits is used all the same, and no other is kept beside it
-    assert slots(model).free == [] and memory.slot.recordings == {}
-    del memory
+    cache = model.new_cache([[0]] * 8, 30)  # the one that fits is used all the same, and no other is kept beside it
+    assert slots(model).free == [] and cache.slot.recordings == {}
+    del cache
     assert len(slots(model).free) == 1
 
 
 @pytest.mark.parametrize("change", ["trained", "converted"])
 def test_a_changed_model_is_recorded_again_after_refresh_alone(change, made):
     model = language_model("llama", 1)
-    assert feed_all(model, model.start([[0]] * 2, 40), ids(2, 8)) < 1e-9
+    assert feed_all(model, model.new_cache([[0]] * 2, 40), ids(2, 8)) < 1e-9
     recorded = len(made)
     with torch.no_grad():
         for weight in model.model.parameters():
@@ -338,10 +338,10 @@ def test_a_changed_model_is_recorded_again_after_refresh_alone(change, made):
     if change == "converted":
         model.model.float()
     tolerance = 1e-9 if change == "trained" else 1e-4
-    assert feed_all(model, model.start([[0]] * 2, 40), ids(2, 8)) < tolerance
+    assert feed_all(model, model.new_cache([[0]] * 2, 40), ids(2, 8)) < tolerance
     assert model.backend == "transformers" and len(made) == recorded
     model.refresh()
-    assert feed_all(model, model.start([[0]] * 2, 40), ids(2, 8)) < tolerance
+    assert feed_all(model, model.new_cache([[0]] * 2, 40), ids(2, 8)) < tolerance
     assert model.backend == "cuda-graphs" and len(made) > recorded
 
 
@@ -349,43 +349,45 @@ def test_graphs_are_taken_by_name_alone_and_say_that_they_are_untried(monkeypatc
     monkeypatch.undo()
     model = language_model("llama", 1)
     assert model.backend != "cuda-graphs"
-    monkeypatch.setattr(graphs, "suits", lambda model: True)
+    monkeypatch.setattr(graphs, "is_supported", lambda model: True)
     with pytest.warns(RuntimeWarning, match="llama-1: CUDA graphs have not been tried on a GPU"):
         named = CausalLM(model.model, name=model.name, backend="cuda-graphs")
-    assert "backend cuda-graphs>" in repr(named) and named.start([[0]], 9).backend == "cuda-graphs"
+    assert "backend cuda-graphs>" in repr(named) and named.new_cache([[0]], 9).backend == "cuda-graphs"
 
 
 def test_a_slot_made_in_inference_mode_serves_outside_of_it():
     model = language_model("llama", 1)
     with torch.inference_mode():
-        memory = model.start([[0]] * 2, 40)
-        memory.feed(ids(2, 2))
-        assert not memory.feed(ids(2, 2)).requires_grad
-    slot = memory.slot
-    del memory
-    memory = model.start([[0]] * 2, 40)
-    assert memory.slot is slot
-    assert feed_all(model, memory, ids(2, 8)) < 1e-9
-    assert not memory.feed(ids(2, 2)).requires_grad
+        cache = model.new_cache([[0]] * 2, 40)
+        cache.feed(ids(2, 2))
+        assert not cache.feed(ids(2, 2)).requires_grad
+    slot = cache.slot
+    del cache
+    cache = model.new_cache([[0]] * 2, 40)
+    assert cache.slot is slot
+    assert feed_all(model, cache, ids(2, 8)) < 1e-9
+    assert not cache.feed(ids(2, 2)).requires_grad
 
 
 def test_a_model_to_which_the_end_of_its_tape_means_something_has_no_slots():
     settings = dict(hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]])
     model = CausalLM(decoder("gpt_neo", vocab_size=12, window_size=16, num_hidden_layers=2, **settings))
-    assert model.window == 16 and type(model.start([[0]], 9)) is CausalMemory
+    assert model.window == 16 and type(model.new_cache([[0]], 9)) is TransformersCache
 
 
 def test_slots_are_rounded_up_but_not_beyond_the_context():
     model = language_model("llama", 1, context=600)
-    shapes = {capacity: model.start([[0]], capacity).slot.shape[1] for capacity in (9, 255, 256, 511, 512, 599, 600)}
+    shapes = {
+        capacity: model.new_cache([[0]], capacity).slot.shape[1] for capacity in (9, 255, 256, 511, 512, 599, 600)
+    }
     assert shapes == {9: 256, 255: 256, 256: 512, 511: 512, 512: 600, 599: 600, 600: 601}
 
 
 def test_a_memory_of_several_devices_or_not_to_be_fast_is_the_general_one():
     model = language_model("llama", 1)
-    assert type(general(model).start([[0]], 9)) is CausalMemory
+    assert type(general(model).new_cache([[0]], 9)) is TransformersCache
     model.model._hf_hook = object()  # accelerate's
-    assert type(model.start([[0]], 9)) is not graphs.GraphedMemory
+    assert type(model.new_cache([[0]], 9)) is not graphs.GraphedCache
 
 
 # --- what a graph must not be trusted with --------------------------------------------------------
@@ -401,7 +403,7 @@ def speculate_with_a_warning(target, drafter, match):
     expected = speculate(general(target), general(drafter), PROMPTS, gamma=3, max_new_tokens=20, seed=3)
     for traces in (first, again):
         assert [trace.tokens for trace in traces] == [trace.tokens for trace in expected]
-    assert type(target.start([[0]], 9)) is CausalMemory
+    assert type(target.new_cache([[0]], 9)) is TransformersCache
 
 
 def disturbed(model, disturb):

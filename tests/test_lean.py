@@ -19,10 +19,10 @@ from transformers import (
 
 from specviz import SamplingParams, Scripted, Seeded, load_pair, speculate
 from specviz.backends import kernels, lean
-from specviz.backends.memory import CausalMemory
-from specviz.decoding import commit, draft, target_forward
+from specviz.backends.transformers import TransformersCache
 from specviz.drafters.layer_skip import LayerSkip
 from specviz.models.causal import CausalLM
+from specviz.steps import commit, draft, target_forward
 from specviz.verification import verify
 
 SHAPE = dict(
@@ -60,17 +60,17 @@ def made(kind, dtype=torch.float32):
 
 def differences(one, other, rows=3, capacity=60):
     """The largest difference of logits, in units of their spread, over feeds that are ragged, long, rewound, …"""
-    a, b = one.start([[0]] * rows, capacity), other.start([[0]] * rows, capacity)
+    a, b = one.new_cache([[0]] * rows, capacity), other.new_cache([[0]] * rows, capacity)
     generator = torch.Generator().manual_seed(1)
     worst = 0.0
     for n, count in ((20, (20, 13, 2)), (1, None), (5, (2, 5, 0)), (4, None), (1, (1, 0, 1)), (17, None)):
         tokens = torch.randint(0, one.vocab_size, (rows, n), generator=generator)
         count = torch.full((rows,), n) if count is None else torch.tensor(count[:rows])
         of_text = torch.arange(n) < count[:, None]
-        logits = [memory.feed(tokens, count) for memory in (a, b)]
+        logits = [cache.feed(tokens, count) for cache in (a, b)]
         worst = max(worst, ((logits[0] - logits[1])[of_text].abs().max() / logits[1][of_text].std()).item())
-        for memory in (a, b):
-            memory.rewind((memory.length - 2).clamp(min=0))
+        for cache in (a, b):
+            cache.rewind((cache.length - 2).clamp(min=0))
     assert torch.equal(a.length, b.length)
     return worst
 
@@ -89,10 +89,10 @@ def test_the_lean_forward_gives_transformers_logits(kind, rows):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_large_vocabulary_has_no_table_of_first_keys(kind, rows, monkeypatch):
     model = made(kind, torch.float64)
-    assert CausalLM(model).start([[0]], 4).weights.by_token is not None
+    assert CausalLM(model).new_cache([[0]], 4).weights.by_token is not None
     monkeypatch.setattr(lean, "BY_TOKEN", 1000)
     fast = CausalLM(model)
-    assert fast.start([[0]], 4).weights.by_token is None
+    assert fast.new_cache([[0]], 4).weights.by_token is None
     assert differences(fast, CausalLM(model, backend="transformers"), rows) < 1e-12
 
 
@@ -101,9 +101,9 @@ def test_long_prompts_are_fed_in_pieces(monkeypatch, rows):
     monkeypatch.setattr(lean, "PIECE", 6)
     model = made("grouped keys, tied", torch.float64)
     assert differences(CausalLM(model), CausalLM(model, backend="transformers"), rows) < 1e-12
-    memory = CausalLM(model).start([[0]], 20)
-    with pytest.raises(ValueError, match="feed: 21 tokens do not fit, the heads are at .0. of capacity 20"):
-        memory.feed(torch.zeros(1, 21, dtype=torch.long))
+    cache = CausalLM(model).new_cache([[0]], 20)
+    with pytest.raises(ValueError, match="feed: 21 tokens do not fit, the rows' lengths are .0. of capacity 20"):
+        cache.feed(torch.zeros(1, 21, dtype=torch.long))
 
 
 def test_the_bundled_pair_decodes_the_same_tokens_leanly():
@@ -122,7 +122,7 @@ def test_the_bundled_pair_decodes_the_same_tokens_leanly():
 def test_float32_logits_of_the_bundled_pair():
     for model in load_pair("tales", device="cpu"):
         usual = CausalLM(model.model, backend="transformers")
-        a, b = model.start([[0]], 120), usual.start([[0]], 120)
+        a, b = model.new_cache([[0]], 120), usual.new_cache([[0]], 120)
         ids = torch.tensor([model.tokenizer.encode("The king had three sons, and the eldest of them said: ")])
         for tokens in (ids, ids[:, :1], ids[:, :5]):
             one, other = a.feed(tokens), b.feed(tokens)
@@ -133,22 +133,22 @@ def test_float32_logits_of_the_bundled_pair():
 def test_filling_is_feeding_without_logits(backend):
     target = CausalLM(made("grouped keys, tied", torch.float64), backend=backend)
     ids = torch.randint(0, target.vocab_size, (2, 300), generator=torch.Generator().manual_seed(0))
-    fed, filled, more = target.start([[0]] * 2, 400), target.start([[0]] * 2, 400), torch.tensor([[1, 2]] * 2)
+    fed, filled, more = target.new_cache([[0]] * 2, 400), target.new_cache([[0]] * 2, 400), torch.tensor([[1, 2]] * 2)
     count = torch.tensor([300, 270])
     fed.feed(ids, count)
-    assert filled.fill(ids, count) is None
+    assert filled.prefill(ids, count) is None
     assert filled.length.tolist() == fed.length.tolist() == [300, 270]
     torch.testing.assert_close(filled.feed(more), fed.feed(more), atol=1e-12, rtol=0)
     with pytest.raises(ValueError, match="do not fit"):
-        filled.fill(ids)
+        filled.prefill(ids)
 
 
 def test_a_prompt_is_read_without_logits(monkeypatch):
     read = []
-    for memory in (lean.LeanMemory, CausalMemory):
-        feed = memory.feed
+    for cache in (lean.LeanCache, TransformersCache):
+        feed = cache.feed
         monkeypatch.setattr(
-            memory,
+            cache,
             "feed",
             lambda self, tokens, *args, feed=feed, **kw: (
                 read.append((tokens.shape[1], kw)) or feed(self, tokens, *args, **kw)
@@ -199,11 +199,11 @@ def test_layer_skip_drafts_alike_on_both_paths():
 def test_decoding_without_autograd_leaves_no_trace(backend):
     model = made("llama")
     target = CausalLM(model, backend=backend)
-    memory, ids = target.start([[0]], 12), torch.tensor([[1, 2, 3]])
-    first = memory.feed(ids)
+    cache, ids = target.new_cache([[0]], 12), torch.tensor([[1, 2, 3]])
+    first = cache.feed(ids)
     with torch.inference_mode():
-        second = memory.feed(ids)
-    third = memory.feed(ids)
+        second = cache.feed(ids)
+    third = cache.feed(ids)
     third += 1  # a tensor like any other
     assert second.is_inference() == (backend == "auto") and not first.is_inference() and not third.is_inference()
     torch.testing.assert_close(torch.cat([first, second, third - 1], 1), model(torch.cat([ids] * 3, 1)).logits)
@@ -214,12 +214,12 @@ def test_decoding_without_autograd_leaves_no_trace(backend):
 
 def test_a_full_tape_is_refused_and_padding_may_lie_beyond_the_context():
     fast = CausalLM(made("llama"), context=16)
-    memory = fast.start([[0]], 20)
-    memory.feed(torch.zeros(1, 16, dtype=torch.long))
-    memory.feed(torch.zeros(1, 4, dtype=torch.long), torch.tensor([0]))
-    with pytest.raises(ValueError, match="feed: 5 tokens do not fit, the heads are at .16. of capacity 20"):
-        memory.feed(torch.zeros(1, 5, dtype=torch.long))
-    batch = fast.start([[0]] * 2, 20)
+    cache = fast.new_cache([[0]], 20)
+    cache.feed(torch.zeros(1, 16, dtype=torch.long))
+    cache.feed(torch.zeros(1, 4, dtype=torch.long), torch.tensor([0]))
+    with pytest.raises(ValueError, match="feed: 5 tokens do not fit, the rows' lengths are .16. of capacity 20"):
+        cache.feed(torch.zeros(1, 5, dtype=torch.long))
+    batch = fast.new_cache([[0]] * 2, 20)
     batch.feed(torch.zeros(2, 19, dtype=torch.long))
     with pytest.raises(ValueError, match="do not fit"):
         batch.feed(torch.zeros(2, 2, dtype=torch.long))
@@ -235,14 +235,14 @@ def test_what_has_no_lean_forward_goes_through_transformers():
         (Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=8)), "norms of queries"),
     ]
     for model, why in others:
-        assert not lean.suits(model), why
+        assert not lean.is_supported(model), why
         assert CausalLM(model).backend == "tuned", why
-    assert not kernels.suits(made("llama").bfloat16())
+    assert not kernels.is_supported(made("llama").bfloat16())
 
 
 def test_a_lean_forward_that_differs_is_not_used(monkeypatch):
-    normed = lean.LeanMemory._normed
-    monkeypatch.setattr(lean.LeanMemory, "_normed", lambda self, b: normed(self, b) * 1.001)
+    normed = lean.LeanCache._normed
+    monkeypatch.setattr(lean.LeanCache, "_normed", lambda self, b: normed(self, b) * 1.001)
     model = CausalLM(made("llama"))
     assert model.backend == "tuned"
     with pytest.raises(ValueError, match="backend='lean' gives other logits"):
@@ -323,7 +323,7 @@ def test_tuned_linears_leave_the_model_as_it_was():
     model = Qwen3ForCausalLM(config).eval()
     before = {name: type(module) for name, module in model.named_modules()}
     fast, usual = CausalLM(model), CausalLM(model, backend="transformers")
-    assert fast.backend == "tuned" and fast.start([[0]], 4).forward is not usual.start([[0]], 4).forward
+    assert fast.backend == "tuned" and fast.new_cache([[0]], 4).forward is not usual.new_cache([[0]], 4).forward
     assert {name: type(module) for name, module in model.named_modules()} == before
     twin = kernels.tuned(model)
     linears = [module for module in twin.modules() if type(module) is kernels.TunedLinear]

@@ -12,13 +12,13 @@ import torch
 from tiny import fresh_logits, largest_difference, plain_law
 
 from specviz import Scripted, Seeded, speculate
-from specviz.decoding import decode_round
 from specviz.equivalence import mutants
 from specviz.equivalence.exact import branches, exact_law, prove
 from specviz.equivalence.goodness_of_fit import fit_sequences
 from specviz.equivalence.mutants import CASES, MUTANTS, RIGHT, line_up, with_step
 from specviz.equivalence.samples import sample_sequences
 from specviz.randomness import Exhaustive
+from specviz.steps import decode_round
 from specviz.verification import verify
 
 pytestmark = pytest.mark.slow

@@ -30,8 +30,8 @@ MANY = np.random.default_rng(1).dirichlet(np.full(24, 0.6), 2).tolist()
 
 HALVES = {
     "right": dict(),
-    "resample_from_p": dict(left=mutants.resample_from_p),
-    "softmax_the_residual": dict(left=mutants.softmax_the_residual),
+    "resample_from_p": dict(resample_from=mutants.resample_from_p),
+    "softmax_the_residual": dict(resample_from=mutants.softmax_the_residual),
     "swap_p_and_q": dict(accept=mutants.swap_p_and_q),
     "accept_everything": dict(accept=mutants.accept_everything),
     "compare_coarse_coins": dict(accept=mutants.compare_coarse_coins),

@@ -81,7 +81,7 @@ def test_stored_results_name_their_machine():
     batches = [row["batch"] for row in stored["rows"]]
     assert batches == sorted(batches) and batches[0] == 1
     for row in stored["rows"]:
-        assert row["plain"]["rounds"] * row["batch"] == stored["prompts"] * stored["new_tokens"]
+        assert row["plain"]["rounds"] * row["batch"] == stored["prompts"] * stored["max_new_tokens"]
         assert row["speculative"]["rounds"] < row["plain"]["rounds"]
         assert all(
             {*row[kind]} == {*PHASES, "rounds"} and min(row[kind].values()) > 0 for kind in ("plain", "speculative")

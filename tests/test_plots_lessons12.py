@@ -107,7 +107,7 @@ def test_forward_rows(ax):
 
 def test_tape(ax):
     rows = [["A", "B", "C", ""], ["A", "", "", ""]]
-    assert plots.draw_tape(rows, [2, 1], ax, names=["one", "two"], drafted=[1, 4]) is ax
+    assert plots.draw_cache(rows, [2, 1], ax, names=["one", "two"], drafted=[1, 4]) is ax
     drawn = cells(ax)
     kinds = {(0, 1.35): "committed", (1, 1.35): "draft", (2, 1.35): "stale", (3, 1.35): "empty"}
     kinds |= {(0, 0): "committed", (1, 0): "empty"}

@@ -17,9 +17,9 @@ from specviz.drafters.layer_skip import LayerSkip
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.protocol import Proposal
 from specviz.rules import RULES, STANDARD
-from specviz.speedup import Profile, Speed, profile, profiler
-from specviz.speedup.profiler import acceptance, machine
-from specviz.speedup.profiles import BUNDLED, expected_rounds
+from specviz.speedup import MeasuredSpeedup, Profile, measure, profile
+from specviz.speedup.measure import acceptance, machine
+from specviz.speedup.result import BUNDLED, expected_rounds
 from specviz.speedup.theory import expected_tokens, expected_tokens_by_position, linear_cost, speedup
 from specviz.trace import PHASES
 
@@ -36,16 +36,16 @@ class Clocked:
     def __getattr__(self, name):
         return getattr(self.model, name)
 
-    def start(self, prompts, capacity, needs=frozenset()):
-        memory = self.model.start(prompts, capacity, needs)
-        feed = memory.feed
+    def new_cache(self, prompts, capacity, needs=frozenset()):
+        cache = self.model.new_cache(prompts, capacity, needs)
+        feed = cache.feed
 
         def timed(tokens, count=None):
             self.clock[0] += self.step + self.extra_token * (tokens.shape[1] - 1)
             return feed(tokens, count)
 
-        memory.feed = timed
-        return memory
+        cache.feed = timed
+        return cache
 
 
 @pytest.fixture
@@ -70,11 +70,12 @@ def small(**changes):
     """A profile made up."""
     fields = dict(
         target="T", drafter="D", machine="M", device="cpu", dtype="float32", threads=1, sampling={"temperature": 1.0},
-        prompts=2, new_tokens=8, alpha_by_position=[(0.8, 10), (0.5, 8)], alpha_intervals=[(0.6, 0.9), (0.3, 0.7)],
+        prompts=2, max_new_tokens=8, alpha_by_position=[(0.8, 10), (0.5, 8)], alpha_intervals=[(0.6, 0.9), (0.3, 0.7)],
         draft_lengths={3: 1.0}, target_seconds=0.01, c=0.1, catch_up=0.05, draft_prompt_seconds=0.002,
         verify_cost={1: 1.0, 2: 1.1, 4: 1.2}, plain_seconds=dict.fromkeys(PHASES, 0.0) | {"verify": 0.001},
         outside_seconds=nothing(3) | {"draft": [0.0, 0.001, 0.002, 0.003], "verify": [0.001] * 4},
-        speedups={1: Speed(1.3, 1.2, 1.4, 3), 3: Speed(1.2, 1.1, 1.3, 3)}, tokens_per_round={1: 1.7, 3: 2.2},
+        speedups={1: MeasuredSpeedup(1.3, 1.2, 1.4, 3), 3: MeasuredSpeedup(1.2, 1.1, 1.3, 3)},
+        tokens_per_round={1: 1.7, 3: 2.2},
         operations_ratio=0.15,
     )  # fmt: skip
     return Profile(**fields | changes)
@@ -94,7 +95,7 @@ def straight(alpha, gamma, c, slope, **changes):
 
 
 def test_profile_finds_what_the_clock_says(clocked_pair):
-    found = profile(*clocked_pair, PROMPTS, gammas=(1, 2, 4), new_tokens=40, runs=4, progress=False)
+    found = profile(*clocked_pair, PROMPTS, gammas=(1, 2, 4), max_new_tokens=40, runs=4, progress=False)
     assert found.target_seconds == pytest.approx(TARGET_STEP)
     assert found.c == pytest.approx(DRAFT_STEP / TARGET_STEP)
     assert found.catch_up == pytest.approx(EXTRA_TOKEN / TARGET_STEP)
@@ -106,7 +107,7 @@ def test_profile_finds_what_the_clock_says(clocked_pair):
         expected = OVERHEAD if phase == "verify" else 0.0
         assert found.outside_seconds[phase] == pytest.approx([expected] * 5, abs=1e-12)
     assert found.draft_prompt_seconds == pytest.approx(EXTRA_TOKEN * 1.5)  # prompts 0 and 2 have 3 and 2 tokens
-    assert (found.prompts, found.new_tokens, found.threads, found.device) == (4, 40, 1, "cpu")
+    assert (found.prompts, found.max_new_tokens, found.threads, found.device) == (4, 40, 1, "cpu")
     assert found.draft_lengths == {4: 1.0}
     assert all(speed.runs == 4 and speed.low <= speed.median <= speed.high for speed in found.speedups.values())
     # With every cost known only chance is left: the calibration's α is not quite that of the measured texts.
@@ -119,7 +120,7 @@ def test_a_prediction_from_the_measured_texts_own_rates_is_exact_but_for_chance(
     p, q = [0.4, 0.3, 0.2, 0.1], [0.1, 0.3, 0.2, 0.4]  # overlap 0.7
     target, draft = (TableModel(np.log(masses).tolist(), symbols="abcd") for masses in (p, q))
     pair = [Clocked(model, m.clock, m.step, m.extra_token) for model, m in zip((target, draft), clocked_pair)]
-    found = profile(*pair, [[0]] * 12, gammas=(1, 3, 8), new_tokens=24, runs=7, progress=False)
+    found = profile(*pair, [[0]] * 12, gammas=(1, 3, 8), max_new_tokens=24, runs=7, progress=False)
     exact = dataclasses.replace(found, alpha_by_position=[(0.7, 1)] * 8, alpha_intervals=[(0, 1)] * 8)
     for gamma, speed in found.speedups.items():
         yields = found.tokens_per_round[gamma] / exact.predicted_tokens_per_round(gamma)
@@ -138,10 +139,10 @@ def test_the_prediction_sees_one_half_of_the_prompts_and_the_largest_gamma_alone
                 round.accepted, round.seconds = 0, dict.fromkeys(PHASES, 1000.0)
         return trace
 
-    settings = dict(gammas=(1, 3), new_tokens=12, runs=2, progress=False)
+    settings = dict(gammas=(1, 3), max_new_tokens=12, runs=2, progress=False)
     prompts = [[0], [1], [2], [3]]
     before = profile(*clocked_pair, prompts, **settings)
-    monkeypatch.setattr(profiler, "speculate", noting)
+    monkeypatch.setattr(measure, "speculate", noting)
     after = profile(*clocked_pair, prompts, **settings)
     assert seen == {(0, 3), (2, 3), (1, 1), (1, 3), (3, 1), (3, 3)}
     assert after.predicted([1, 3], overhead=True) == pytest.approx(before.predicted([1, 3], overhead=True))
@@ -150,7 +151,7 @@ def test_the_prediction_sees_one_half_of_the_prompts_and_the_largest_gamma_alone
 
 def test_a_target_that_drafts_for_itself_accepts_all(clocked_pair):
     target = clocked_pair[0]
-    found = profile(target, target, [[0], [1]], gammas=(2,), new_tokens=13, runs=1, progress=False)
+    found = profile(target, target, [[0], [1]], gammas=(2,), max_new_tokens=13, runs=1, progress=False)
     assert found.alpha == 1 and found.c == pytest.approx(1)
     assert found.speedups[2].median < 1  # three forwards and a longer one for three tokens
     assert found.predicted(2, overhead=True) == pytest.approx(found.speedups[2].median)
@@ -160,7 +161,7 @@ def test_a_target_that_drafts_for_itself_accepts_all(clocked_pair):
 def test_a_drafter_without_a_model_is_priced_by_its_draft_phase_and_by_what_it_finds(monkeypatch):
     target = language_model("llama", 0)
     repeating = [[0, 1, 2, 0, 1, 2, 0, 1], [2, 2, 1, 1, 0, 0, 2, 2]]
-    settings = dict(gammas=(1, 2, 4), new_tokens=12, runs=2, progress=False)
+    settings = dict(gammas=(1, 2, 4), max_new_tokens=12, runs=2, progress=False)
     found = profile(target, PromptLookup(), repeating, **settings)
     assert found.drafter == "prompt lookup" and found.catch_up == 0 and found.operations_ratio is None
     assert set(found.draft_lengths) <= {0, 1, 2, 3, 4} and found.c >= 0
@@ -169,7 +170,7 @@ def test_a_drafter_without_a_model_is_priced_by_its_draft_phase_and_by_what_it_f
 
 
 def test_layer_skip_can_be_profiled():
-    found = profile(language_model("llama", 0), LayerSkip(1), [[0], [1]], gammas=(2,), new_tokens=8, runs=1)
+    found = profile(language_model("llama", 0), LayerSkip(1), [[0], [1]], gammas=(2,), max_new_tokens=8, runs=1)
     assert found.drafter == "first 1 layers" and found.c > 0 and found.draft_lengths == {2: 1.0}
 
 
@@ -178,10 +179,10 @@ class Silent:
 
     name = "silent"
 
-    def fit(self, target):
+    def check_target(self, target):
         pass
 
-    def start(self, target, prompts, capacity, eos, target_memory):
+    def new_session(self, target, prompts, capacity, eos, target_cache):
         return self
 
     def rewind(self, length):
@@ -193,7 +194,7 @@ class Silent:
 
 
 def test_a_drafter_that_never_proposes_is_no_error(clocked_pair):
-    found = profile(clocked_pair[0], Silent(), [[0], [1]], gammas=(2,), new_tokens=6, runs=1, progress=False)
+    found = profile(clocked_pair[0], Silent(), [[0], [1]], gammas=(2,), max_new_tokens=6, runs=1, progress=False)
     assert found.alpha == 0 and found.alpha_by_position == [] and found.draft_lengths == {0: 1.0} and found.c == 0
     assert found.predicted(2) == found.predicted(2, overhead=True) == pytest.approx(1)
     assert "finds nothing to propose in 100% of the rounds" in found.verdict
@@ -205,10 +206,10 @@ def test_a_drafter_that_never_proposes_is_no_error(clocked_pair):
         (dict(gammas=()), "gammas=\\(\\) is empty"),
         (dict(gammas=(0,)), "gammas: a γ=0: must be an integer >= 1"),
         (dict(gammas="1-8"), "gammas: a γ='1-8': must be an integer"),
-        (dict(gammas=(8,), new_tokens=8), "γ=8 never fits into new_tokens=8"),
+        (dict(gammas=(8,), max_new_tokens=8), "γ=8 never fits into max_new_tokens=8"),
         (dict(runs=0), "runs=0"),
-        (dict(new_tokens=1), "new_tokens=1"),
-        (dict(new_tokens=10**7), "ask for less"),
+        (dict(max_new_tokens=1), "max_new_tokens=1"),
+        (dict(max_new_tokens=10**7), "ask for less"),
         (dict(prompts=[[0], []]), "empty"),
         (dict(prompts=[[0]]), "prompts: there is only one; give at least two, since half of them calibrate"),
         (dict(prompts=[0, 1]), "there is only one"),
@@ -220,13 +221,13 @@ def test_a_drafter_that_never_proposes_is_no_error(clocked_pair):
     ],
 )
 def test_profile_refuses(clocked_pair, changes, says):
-    arguments = dict(target=clocked_pair[0], drafter=clocked_pair[1], prompts=[[0], [1]], new_tokens=20)
+    arguments = dict(target=clocked_pair[0], drafter=clocked_pair[1], prompts=[[0], [1]], max_new_tokens=20)
     with pytest.raises(ValueError, match=says):
         profile(**arguments | dict(progress=False) | changes)
 
 
 def test_profile_draws_a_progress_bar_and_takes_its_sampling(clocked_pair, capfd):
-    settings = dict(gammas=(1,), new_tokens=4, runs=1, sampling=SamplingParams(temperature=0.5))
+    settings = dict(gammas=(1,), max_new_tokens=4, runs=1, sampling=SamplingParams(temperature=0.5))
     found = profile(*clocked_pair, [[0], [1]], progress=True, **settings)
     assert "profiling" in capfd.readouterr().err
     assert found.sampling["temperature"] == 0.5
@@ -236,14 +237,14 @@ def test_an_interrupted_profile_is_none(clocked_pair, monkeypatch):
     def interrupted(*arguments, **settings):
         return speculate(*arguments, on_round=lambda round: True, **settings)
 
-    monkeypatch.setattr(profiler, "speculate", interrupted)
+    monkeypatch.setattr(measure, "speculate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        profile(*clocked_pair, [[0], [1]], gammas=(1,), new_tokens=8, progress=False)
+        profile(*clocked_pair, [[0], [1]], gammas=(1,), max_new_tokens=8, progress=False)
 
 
 def test_the_bundled_pair_can_be_measured():
     target, draft = load_pair("tales", device="cpu")
-    found = profile(target, draft, ["Once upon", "The king"], gammas=(2,), new_tokens=8, runs=1, progress=False)
+    found = profile(target, draft, ["Once upon", "The king"], gammas=(2,), max_new_tokens=8, runs=1, progress=False)
     assert found.c > 0 and found.verify_cost[3] > 0 and 0 < found.operations_ratio < 0.5
     assert found.machine == machine("cpu") and found.target == "tales-target"
 
@@ -284,30 +285,30 @@ def test_the_intervals_cover_what_they_should():
     generator, held = np.random.default_rng(0), 0
     for _ in range(400):
         own = generator.beta(7, 3, 8)
-        held += (lambda i: i[0] <= 0.7 <= i[1])(profiler._interval(generator.binomial(60, own), np.full(8, 60)))
+        held += (lambda i: i[0] <= 0.7 <= i[1])(measure._interval(generator.binomial(60, own), np.full(8, 60)))
     assert 0.91 < held / 400 < 0.99
 
 
 # --- rounds of a text ---------------------------------------------------------------------------
 
 
-def enumerated(alphas, lengths, new_tokens, late=False):
+def enumerated(alphas, lengths, max_new_tokens, late=False):
     """{(sorted drafts of the rounds, how many catch up): probability}, every course of a text written out."""
-    if new_tokens == 0:
+    if max_new_tokens == 0:
         return {((), 0): 1.0}
     courses = {}
     for length, share in lengths.items():
-        drafts = min(length, len(alphas), new_tokens - 1)
+        drafts = min(length, len(alphas), max_new_tokens - 1)
         for accepted in range(drafts + 1):
             weight = share * np.prod(alphas[:accepted]) * (1 if accepted == drafts else 1 - alphas[accepted])
-            ahead = enumerated(alphas, lengths, new_tokens - accepted - 1, 0 < accepted == drafts)
+            ahead = enumerated(alphas, lengths, max_new_tokens - accepted - 1, 0 < accepted == drafts)
             for (rounds, catching), rest in ahead.items():
                 course = tuple(sorted((drafts, *rounds))), catching + (late and drafts > 0)
                 courses[course] = courses.get(course, 0.0) + weight * rest
     return courses
 
 
-@pytest.mark.parametrize("new_tokens", [1, 2, 3, 7])
+@pytest.mark.parametrize("max_new_tokens", [1, 2, 3, 7])
 @pytest.mark.parametrize(
     ("alphas", "lengths"),
     [
@@ -317,9 +318,9 @@ def enumerated(alphas, lengths, new_tokens, late=False):
         ([1.0, 0.0], {2: 1.0}),
     ],
 )
-def test_expected_rounds_is_the_mean_over_all_courses(alphas, lengths, new_tokens):
-    counts, catching_up = expected_rounds(alphas, lengths, new_tokens)
-    courses = enumerated(alphas, lengths, new_tokens)
+def test_expected_rounds_is_the_mean_over_all_courses(alphas, lengths, max_new_tokens):
+    counts, catching_up = expected_rounds(alphas, lengths, max_new_tokens)
+    courses = enumerated(alphas, lengths, max_new_tokens)
     assert sum(courses.values()) == pytest.approx(1)
     expected = [sum(w * rounds.count(n) for (rounds, _), w in courses.items()) for n in range(len(alphas) + 1)]
     assert counts == pytest.approx(expected)
@@ -343,9 +344,9 @@ rate = st.floats(0, 1)
 
 
 @given(st.lists(rate, min_size=1, max_size=8), st.integers(1, 30))
-def test_a_round_brings_between_one_token_and_all(alphas, new_tokens):
-    counts, catching_up = expected_rounds(alphas, {len(alphas): 1.0}, new_tokens)
-    assert new_tokens / (len(alphas) + 1) - 1e-9 <= counts.sum() <= new_tokens + 1e-9
+def test_a_round_brings_between_one_token_and_all(alphas, max_new_tokens):
+    counts, catching_up = expected_rounds(alphas, {len(alphas): 1.0}, max_new_tokens)
+    assert max_new_tokens / (len(alphas) + 1) - 1e-9 <= counts.sum() <= max_new_tokens + 1e-9
     assert (counts >= -1e-12).all() and -1e-12 <= catching_up <= counts[1:].sum() + 1e-9
 
 
@@ -358,7 +359,7 @@ def test_in_an_endless_text_a_round_brings_e_n(alphas):
 
 @given(st.floats(0, 0.95), st.integers(1, 6), st.floats(0, 0.5), st.floats(0, 0.3))
 def test_long_texts_of_the_papers_world_have_the_papers_speedup(alpha, gamma, c, slope):
-    made_up = straight(alpha, gamma, c, slope, new_tokens=400)
+    made_up = straight(alpha, gamma, c, slope, max_new_tokens=400)
     theorem = speedup(alpha, gamma, c, linear_cost(slope))
     assert made_up.iid(gamma) == pytest.approx(theorem)
     assert made_up.predicted(gamma) == pytest.approx(theorem)
@@ -379,7 +380,7 @@ def test_predicted_uses_each_position_and_each_cost():
 
 def test_the_whole_prediction_counts_everything():
     """Two tokens at γ = 1: a round with one draft; if it is rejected (0.2), a second round, clamped to none."""
-    made_up = small(new_tokens=2)
+    made_up = small(max_new_tokens=2)
     first = 0.1 + 1.1 + 0.1 + 0.1  # draft, V(2), 0.001 s for drawing, 0.001 s for the coins
     own = 0.2 + first + 0.2 * (1 + 0.1)  # 0.002 s for the draft's prompt
     assert made_up.predicted(1, overhead=True) == pytest.approx(2 * (1 + 0.1) / own)
@@ -387,10 +388,10 @@ def test_the_whole_prediction_counts_everything():
     after_rejection = first + 0.2 * 1.1
     after_both = 1 + 0.1  # one token is left: no draft
     own = 0.2 + first + 0.8 * after_both + 0.2 * after_rejection
-    assert small(new_tokens=3).predicted(1, overhead=True) == pytest.approx(3 * 1.1 / own)
+    assert small(max_new_tokens=3).predicted(1, overhead=True) == pytest.approx(3 * 1.1 / own)
     after_both = first + 0.05 + 0.2 * 1.1
     own = 0.2 + first + 0.8 * after_both + 0.2 * (first + 0.8 * 1.1 + 0.2 * after_rejection)
-    assert small(new_tokens=4).predicted(1, overhead=True) == pytest.approx(4 * 1.1 / own)
+    assert small(max_new_tokens=4).predicted(1, overhead=True) == pytest.approx(4 * 1.1 / own)
 
 
 def test_shorter_proposals_enter_the_prediction():
@@ -456,11 +457,11 @@ def data(**changes):
         (data(c=-0.1), "c=-0.1: must be a time ratio"),
         (data(c="fast"), "complete profile"),
         (small().to_json().replace('"c": 0.1', '"c": 1e999'), "c=inf: must be a time ratio"),
-        (data(new_tokens=64.5), "new_tokens=64.5: must be a whole number"),
+        (data(max_new_tokens=64.5), "max_new_tokens=64.5: must be a whole number"),
         ("[" * 100_000, "not the JSON of a profile"),
         (data(catch_up=-1), "catch_up=-1: must be a time ratio"),
         (data(draft_prompt_seconds=-1), "draft_prompt_seconds"),
-        (data(new_tokens=0), "new_tokens"),
+        (data(max_new_tokens=0), "max_new_tokens"),
         (data(alpha_by_position=[[1.2, 3]]), "alpha_by_position=.*rate in \\[0, 1\\]"),
         (data(alpha_by_position=[[0.5, 0]]), "at least one test"),
         (data(alpha_by_position=[]), "alpha_intervals=.*of each position"),

@@ -40,7 +40,7 @@ def test_what_else_a_rule_decided_by_is_recorded_and_written_down():
 
 def test_every_way_of_decoding_asks_the_rule():
     def never(tokens, q, p, *others):
-        return verify(tokens, q, p, *others, accept=lambda p, q: torch.zeros_like(p), left=lambda p, q: p)
+        return verify(tokens, q, p, *others, accept=lambda p, q: torch.zeros_like(p), resample_from=lambda p, q: p)
 
     rule, given = replace(STANDARD, name="never", verify=never), (TARGET, DRAFTER, "ab")
     asked = dict(gamma=2, max_new_tokens=3, rule=rule)

@@ -61,7 +61,7 @@ def test_one_position_follows_p_and_accepts_the_overlap(p, q):
 def test_a_wrong_rule_at_one_position_misses_by_what_the_formula_says():
     """Resampling from p emits q A + Z p. False-alarm rates 1e-3 and 1e-12."""
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.1, 0.2, 0.7])
-    counts = sample_position(p, q, 100_000, seed=1, left=lambda p, q: p).counts
+    counts = sample_position(p, q, 100_000, seed=1, resample_from=lambda p, q: p).counts
     accepted = np.minimum(p, q)
     assert chi_square(counts, accepted + (1 - accepted.sum()) * p).p_value > 1e-3
     assert chi_square(counts, p).p_value < 1e-12
@@ -86,7 +86,10 @@ def test_many_draws_from_one_law_are_the_single_draws(law, uniforms):
         (lambda: sample_position([0.5, 0.6], [0.5, 0.5], 5), "p sums to 1.1"),
         (lambda: sample_position([0.5, 0.5], [-0.5, 1.5], 5), "q sums to 1"),
         (lambda: sample_position([0.5, np.nan], [0.5, 0.5], 5), "p sums to nan"),
-        (lambda: sample_position([0.5, 0.5], [0.9, 0.1], 5, left=lambda p, q: p - q), "left.p, q. is negative"),
+        (
+            lambda: sample_position([0.5, 0.5], [0.9, 0.1], 5, resample_from=lambda p, q: p - q),
+            "resample_from.p, q. is negative",
+        ),
     ],
 )
 def test_bad_input(call, message):

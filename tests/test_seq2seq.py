@@ -10,11 +10,11 @@ from tiny import language_model, random_overlap, rows_that_differ, t5_pair, wors
 from transformers import BartConfig, BartForConditionalGeneration, MT5Config, MT5ForConditionalGeneration
 
 from specviz import CausalLM, SamplingParams, Trace, autoregress, load_pair, rounds, speculate
-from specviz.decoding import start
 from specviz.drafters.layer_skip import LayerSkip
 from specviz.equivalence.exact import exact_law, prove
 from specviz.models.ngram import NgramModel
 from specviz.models.seq2seq import Seq2SeqLM
+from specviz.steps import begin
 
 KINDS = pytest.mark.parametrize("kind", ["t5", "v1.1"])
 SOURCES = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 1], [2, 2, 2], [5, 4, 3, 2], [11, 10], [6, 6, 6, 6, 6, 6, 6, 6, 6], [3]]
@@ -44,7 +44,7 @@ def test_the_law_is_exact(kind, gamma, vocab_size, n):
 @KINDS
 def test_the_source_matters(kind):
     target, _ = pair(kind)
-    logits = target.start(SOURCES, 2).feed(torch.zeros(len(SOURCES), 1, dtype=torch.long))[:, 0]
+    logits = target.new_cache(SOURCES, 2).feed(torch.zeros(len(SOURCES), 1, dtype=torch.long))[:, 0]
     for a, b in itertools.combinations(logits.softmax(-1), 2):
         assert (a - b).abs().max() > 1e-3
 
@@ -98,7 +98,7 @@ def test_a_target_that_drafts_for_itself_is_never_rejected(kind):
 
 def test_the_text_begins_with_the_start_token_and_the_trace_keeps_the_source():
     target, drafter = pair("t5")
-    state = start(target, drafter, SOURCES[:2], max_new_tokens=5, seed=0)
+    state = begin(target, drafter, SOURCES[:2], max_new_tokens=5, seed=0)
     assert target.start_tokens == [0]
     assert state.committed[:, 0].tolist() == [0, 0] and state.length.tolist() == [1, 1]
     trace = speculate(target, drafter, SOURCES[0], max_new_tokens=5, seed=0)
@@ -125,9 +125,9 @@ def test_nothing_stays_in_the_users_model():
     inputs = dict(input_ids=source, decoder_input_ids=text)
     with torch.no_grad():
         logits = target.model(**inputs).logits
-    state = start(target, drafter, SOURCES, max_new_tokens=5, seed=0)
+    state = begin(target, drafter, SOURCES, max_new_tokens=5, seed=0)
     with pytest.raises(IndexError):
-        state.memory.feed(torch.full((8, 1), 99))  # no such id: an error inside the model
+        state.cache.feed(torch.full((8, 1), 99))  # no such id: an error inside the model
     for _ in rounds(target, drafter, SOURCES, max_new_tokens=5, seed=0):  # generators may be left at any point
         break
     after = {name: dict(module.__dict__) for name, module in target.model.named_modules()}

@@ -81,18 +81,18 @@ def test_characters_of_several_bytes_are_held_back_until_they_are_whole():
         name, vocab_size, context, eos = "spelling", target.vocab_size, 64, frozenset()
         tokenizer, device, dtype = target.tokenizer, target.device, target.dtype
 
-        def start(self, prompts, capacity, needs=frozenset()):
+        def new_cache(self, prompts, capacity, needs=frozenset()):
             table = TableModel([0.0] * self.vocab_size)
-            memory = table.start(prompts, capacity)
-            feed = memory.feed
+            cache = table.new_cache(prompts, capacity)
+            feed = cache.feed
 
             def say(tokens, count=None):
                 logits = feed(tokens, count).clone()
                 logits[0, -1, next(script)] = 1000.0
                 return logits
 
-            memory.feed = say
-            return memory
+            cache.feed = say
+            return cache
 
     streamed = stream(Spelling(), None, [0], max_new_tokens=len(spelled), seed=0)
     pieces = list(streamed)

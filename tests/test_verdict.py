@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from test_profile import nothing, small, straight
 
-from specviz.speedup import Profile, Speed
+from specviz.speedup import MeasuredSpeedup, Profile
 from specviz.speedup.verdict import _runs
 
 
@@ -14,13 +14,13 @@ def measured(profile, gammas, spread=0.02, **factors):
     speeds = {}
     for gamma in gammas:
         middle = float(profile.predicted(gamma, overhead=True)) * factors.get(f"g{gamma}", 1.0)
-        speeds[gamma] = Speed(middle, middle * (1 - spread), middle * (1 + spread), 5)
+        speeds[gamma] = MeasuredSpeedup(middle, middle * (1 - spread), middle * (1 + spread), 5)
     tokens = {gamma: profile.predicted_tokens_per_round(gamma) for gamma in gammas}
     return dataclasses.replace(profile, speedups=speeds, tokens_per_round=tokens)
 
 
 def steady(*arguments, **changes):
-    return straight(*arguments, **dict(new_tokens=64) | changes)
+    return straight(*arguments, **dict(max_new_tokens=64) | changes)
 
 
 def test_it_pays_and_says_why_not_more():
@@ -71,7 +71,7 @@ def test_the_longest_window_tried_may_not_be_the_best():
         (steady(0.7, 4, 0.05, 0.75), "verification of 2 tokens costs 1.8 steps; if it cost one step, "),
         (steady(0.75, 4, 0.9, 0.0), "the draft is dear: a draft step costs 0.90 target steps and α is 0.75"),
         (
-            steady(0.7, 4, 0.02, 0.0, draft_prompt_seconds=0.06, target_seconds=0.001, new_tokens=16),
+            steady(0.7, 4, 0.02, 0.0, draft_prompt_seconds=0.06, target_seconds=0.001, max_new_tokens=16),
             "reading the prompt takes the draft 60.0 target steps, and texts have 16 tokens only; in longer texts",
         ),
         (steady(0.05, 4, 0.1, 0.0), "acceptance is low: α is 0.05; at α = 0.8, "),
@@ -83,7 +83,7 @@ def test_the_longest_window_tried_may_not_be_the_best():
 )
 def test_it_does_not_pay_and_says_what_is_dear(pair, cause):
     pair = measured(pair, (1, 2, 4), 0.001)
-    pair = dataclasses.replace(pair, speedups={g: Speed(0.9 / g, 0.89 / g, 0.91 / g, 5) for g in (1, 2, 4)})
+    pair = dataclasses.replace(pair, speedups={g: MeasuredSpeedup(0.9 / g, 0.89 / g, 0.91 / g, 5) for g in (1, 2, 4)})
     assert pair.best_gamma == 0 and pair.fastest == 1
     assert pair.verdict.startswith("Do not speculate here: even the best window, γ = 1, decodes at 0.90x (0.89–0.91 in")
     assert cause in pair.verdict
@@ -91,21 +91,23 @@ def test_it_does_not_pay_and_says_what_is_dear(pair, cause):
 
 def test_a_gain_within_the_spread_or_too_small_is_none():
     pair = steady(0.7, 2, 0.2, 0.3)
-    for speed in (Speed(1.1, 0.9, 1.2, 5), Speed(1.02, 1.01, 1.03, 5)):
+    for speed in (MeasuredSpeedup(1.1, 0.9, 1.2, 5), MeasuredSpeedup(1.02, 1.01, 1.03, 5)):
         says = dataclasses.replace(pair, speedups={1: speed}, tokens_per_round={1: 1.7}).verdict
         assert says.startswith("Speculation brings no clear gain here: the best window, γ = 1") and "most: " in says
 
 
 def test_a_single_run_has_no_spread():
-    pair = dataclasses.replace(steady(0.7, 2, 0.1, 0.0), speedups={2: Speed(1.5, 1.5, 1.5, 1)}, tokens_per_round={2: 2})
+    pair = dataclasses.replace(
+        steady(0.7, 2, 0.1, 0.0), speedups={2: MeasuredSpeedup(1.5, 1.5, 1.5, 1)}, tokens_per_round={2: 2}
+    )
     assert "1.50x (1.50–1.50 in 1 run)." in pair.verdict and "So few runs say little about the spread" in pair.verdict
-    pair = dataclasses.replace(pair, speedups={2: Speed(1.5, 1.4, 1.6, 3)})
+    pair = dataclasses.replace(pair, speedups={2: MeasuredSpeedup(1.5, 1.4, 1.6, 3)})
     assert "So few runs" not in pair.verdict
 
 
 def test_a_drafter_that_finds_nothing():
     pair = steady(0.5, 4, 0.0, 0.0, draft_lengths={0: 0.8, 4: 0.2})
-    pair = dataclasses.replace(pair, speedups={4: Speed(0.9, 0.8, 0.95, 3)}, tokens_per_round={4: 1.1})
+    pair = dataclasses.replace(pair, speedups={4: MeasuredSpeedup(0.9, 0.8, 0.95, 3)}, tokens_per_round={4: 1.1})
     assert "The drafter finds nothing to propose in 80% of the rounds." in pair.verdict
 
 

@@ -203,7 +203,7 @@ def test_another_rule_can_be_tried():
     """Both halves are asked for: accept at the drafted tokens, left where the acceptance stopped."""
     p, q = torch.tensor([[[0.5, 0.5], [0.5, 0.5]]]), torch.tensor([[[0.9, 0.1]]])
     script = {(0, 0, "coin", 0): 0.5, (0, 0, "next", 0): 0.0}
-    never = dict(accept=lambda p, q: torch.zeros_like(p), left=lambda p, q: 1 - q)
+    never = dict(accept=lambda p, q: torch.zeros_like(p), resample_from=lambda p, q: 1 - q)
     verdict = verify(torch.tensor([[1]]), q, p, Scripted(script), **never)
     assert verdict.accepted.tolist() == [0] and verdict.next_token.tolist() == [0]
     assert verdict.accept_probability.tolist() == [[0.0]]

@@ -236,21 +236,21 @@ def random_overlap(target, draft, n=8):
 def worst_ragged_logits(model, sources=((1,), (2, 1, 2), (1, 1)), steps=12):
     """Largest difference from fresh forwards over random ragged feeds and rewinds of three rows."""
     generator = torch.Generator().manual_seed(0)
-    memory = model.start(list(map(list, sources)), capacity=40)
+    cache = model.new_cache(list(map(list, sources)), capacity=40)
     texts, worst = [[] for _ in sources], 0.0
     for _ in range(steps):
         keep = [int(torch.randint(max(0, len(t) - 2), len(t) + 1, (1,), generator=generator)) for t in texts]
-        memory.rewind(torch.tensor(keep))
+        cache.rewind(torch.tensor(keep))
         n = int(torch.randint(1, 5, (1,), generator=generator))
         new = torch.randint(0, model.vocab_size, (len(texts), n), generator=generator)
         count = torch.randint(0, n + 1, (len(texts),), generator=generator)
-        logits = memory.feed(new, count)
+        logits = cache.feed(new, count)
         for row, kept in enumerate(count.tolist()):
             texts[row] = texts[row][: keep[row]] + new[row, :kept].tolist()
             if kept:
                 expected = fresh_logits(model, texts[row], list(sources[row]))[-kept:]
                 worst = max(worst, (logits[row, :kept] - expected).abs().max().item())
-        assert memory.length.tolist() == [len(t) for t in texts]
+        assert cache.length.tolist() == [len(t) for t in texts]
     return worst
 
 

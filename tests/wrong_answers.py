@@ -7,15 +7,15 @@ p and q swapped, a step that is off by one, a normalisation forgotten.
 # 01-draft: a draft loop with a blank for q and one for the draw.
 _LOOP = """\
 def draft_tokens(model, prompt_ids, gamma, u, sampling):
-    memory = model.start([prompt_ids], capacity=len(prompt_ids) + gamma)
-    logits, tokens, q = memory.feed(torch.tensor([prompt_ids])), [], []
+    cache = model.new_cache([prompt_ids], capacity=len(prompt_ids) + gamma)
+    logits, tokens, q = cache.feed(torch.tensor([prompt_ids])), [], []
     for i in range(gamma):
         q_i = {q}
         x_i = {x}
         q.append(q_i[0])
         tokens.append(int(x_i))
         if i < gamma - 1:
-            logits = memory.feed(x_i[:, None])
+            logits = cache.feed(x_i[:, None])
     return tokens, torch.stack(q)"""
 
 # 08-hardware: the larger of two times, the rows beside the weights, a window by batch, a server's counters.
@@ -25,7 +25,7 @@ def roofline_V(n, B, W, K, P, bandwidth, flops):
         return {t}
     return {answer}"""
 _ROWS = """\
-def rows_that_fit(memory, weights, kv, text, gamma):
+def rows_that_fit(cache, weights, kv, text, gamma):
     m = 2 if gamma else 1
     return {rows}"""
 _GAMMAS = """\
@@ -75,12 +75,12 @@ WRONG = {
             _LOOP.format(q="sampling.probabilities(logits[:, 0])", x="inverse_cdf(q_i, u[i : i + 1])"),  # the first row
             # feeds x_γ too
             "def draft_tokens(model, prompt_ids, gamma, u, sampling):\n"
-            "    memory = model.start([prompt_ids], capacity=len(prompt_ids) + gamma)\n"
-            "    logits, tokens, q = memory.feed(torch.tensor([prompt_ids])), [], []\n"
+            "    cache = model.new_cache([prompt_ids], capacity=len(prompt_ids) + gamma)\n"
+            "    logits, tokens, q = cache.feed(torch.tensor([prompt_ids])), [], []\n"
             "    for i in range(gamma):\n"
             "        q.append(sampling.probabilities(logits[:, -1])[0])\n"
             "        tokens.append(int(inverse_cdf(q[-1][None], u[i : i + 1])))\n"
-            "        logits = memory.feed(torch.tensor([tokens[-1:]]))\n"
+            "        logits = cache.feed(torch.tensor([tokens[-1:]]))\n"
             "    return tokens, torch.stack(q)",
         ],
     },
@@ -104,20 +104,20 @@ WRONG = {
             "    return torch.arange(capacity) > (length[:, None] + torch.arange(n))[:, :, None]",
         ],
         "verify-forward": [
-            "def verify_forward(memory, committed, drafts, sampling):\n"  # p_1 is missing
-            "    return sampling.probabilities(memory.feed(torch.tensor([drafts])))[0]",
-            "def verify_forward(memory, committed, drafts, sampling):\n"  # feeds everything again
-            "    return sampling.probabilities(memory.feed(torch.tensor([committed + drafts])))[0]",
-            "def verify_forward(memory, committed, drafts, sampling):\n"  # logits
-            "    return memory.feed(torch.tensor([[committed[-1], *drafts]]))[0]",
-            "def verify_forward(memory, committed, drafts, sampling):\n"  # unprocessed
-            "    return memory.feed(torch.tensor([[committed[-1], *drafts]]))[0].softmax(-1)",
+            "def verify_forward(cache, committed, drafts, sampling):\n"  # p_1 is missing
+            "    return sampling.probabilities(cache.feed(torch.tensor([drafts])))[0]",
+            "def verify_forward(cache, committed, drafts, sampling):\n"  # feeds everything again
+            "    return sampling.probabilities(cache.feed(torch.tensor([committed + drafts])))[0]",
+            "def verify_forward(cache, committed, drafts, sampling):\n"  # logits
+            "    return cache.feed(torch.tensor([[committed[-1], *drafts]]))[0]",
+            "def verify_forward(cache, committed, drafts, sampling):\n"  # unprocessed
+            "    return cache.feed(torch.tensor([[committed[-1], *drafts]]))[0].softmax(-1)",
         ],
-        "heads": [
-            "def heads_after(L, gamma, k):\n    return L + k + 1, L + k + 1, L + k + 1",  # y has not been fed
-            "def heads_after(L, gamma, k):\n    return L + k + 1, L + k, L + k",  # the drafter never saw x_γ
-            "def heads_after(L, gamma, k):\n    return L + k, L + k - 1, L + k - 1",  # forgets y
-            "def heads_after(L, gamma, k):\n    return L + k + 1, L + gamma, L + gamma - 1",  # no rewind
+        "cache-lengths": [
+            "def lengths_after(L, gamma, k):\n    return L + k + 1, L + k + 1, L + k + 1",  # y has not been fed
+            "def lengths_after(L, gamma, k):\n    return L + k + 1, L + k, L + k",  # the drafter never saw x_γ
+            "def lengths_after(L, gamma, k):\n    return L + k, L + k - 1, L + k - 1",  # forgets y
+            "def lengths_after(L, gamma, k):\n    return L + k + 1, L + gamma, L + gamma - 1",  # no rewind
         ],
     },
     "03-accept": {
@@ -195,23 +195,24 @@ WRONG = {
     "05-equivalence": {
         "rule-law": [
             # how often the paper's coin rejects, not this one
-            "def law_of(p, q, accept, left):\n"
-            "    return q * accept(p, q) + (1 - torch.minimum(p, q).sum()) * left(p, q)",
-            "def law_of(p, q, accept, left):\n"
-            "    z = 1 - torch.minimum(p, q).sum()\n    return torch.minimum(p, q) + z * left(p, q)",
-            "def law_of(p, q, accept, left):\n    a = q * accept(p, q)\n    return a + (q - a) * left(p, q)",
-            "def law_of(p, q, accept, left):\n    return q * accept(p, q)",
-            "def law_of(p, q, accept, left):\n    return p",  # what was promised, not what comes out
+            "def law_of(p, q, accept, resample_from):\n"
+            "    return q * accept(p, q) + (1 - torch.minimum(p, q).sum()) * resample_from(p, q)",
+            "def law_of(p, q, accept, resample_from):\n"
+            "    z = 1 - torch.minimum(p, q).sum()\n    return torch.minimum(p, q) + z * resample_from(p, q)",
+            "def law_of(p, q, accept, resample_from):\n    a = q * accept(p, q)\n"
+            "    return a + (q - a) * resample_from(p, q)",
+            "def law_of(p, q, accept, resample_from):\n    return q * accept(p, q)",
+            "def law_of(p, q, accept, resample_from):\n    return p",  # what was promised, not what comes out
         ],
         "repair": [
-            "my_left = residual",
-            "def my_left(p, q):\n    return p",
-            "def my_left(p, q):\n    return residual(p, q / 2)",
-            "def my_left(p, q):\n    return (p - 2 * torch.minimum(p, q)).clamp(min=0)",
-            "def my_left(p, q):\n    return p - q / 2",  # negative
+            "my_resample_from = residual",
+            "def my_resample_from(p, q):\n    return p",
+            "def my_resample_from(p, q):\n    return residual(p, q / 2)",
+            "def my_resample_from(p, q):\n    return (p - 2 * torch.minimum(p, q)).clamp(min=0)",
+            "def my_resample_from(p, q):\n    return p - q / 2",  # negative
             # right for a single position only
             "def shy(p, q):\n    return accept_probability(p, q) / 2\n"
-            "def my_left(p, q):\n    left = p - q * shy(p, q)\n    return left[0] if left.dim() > 1 else left",
+            "def my_resample_from(p, q):\n    left = p - q * shy(p, q)\n    return left[0] if left.dim() > 1 else left",
         ],
         "pearson": [
             "def pearson(counts, p):\n    e = counts.sum() * p\n    s = ((counts - e) ** 2 / e).sum()\n"
@@ -302,26 +303,26 @@ WRONG = {
         "plain-decoder": [
             # the whole text each time, behind what is there already
             "def plain_decoder(target, prompt, n, sampling, randomness):\n"
-            "    text, memory = list(prompt), target.start([prompt], len(prompt) + n)\n"
+            "    text, cache = list(prompt), target.new_cache([prompt], len(prompt) + n)\n"
             "    for t in range(n):\n"
             "        randomness.begin_round(t)\n"
-            "        p = sampling.probabilities(memory.feed(torch.tensor([text]))[:, -1])\n"
+            "        p = sampling.probabilities(cache.feed(torch.tensor([text]))[:, -1])\n"
             "        text.append(int(randomness.draw(p, 'next').token))\n"
             "    return text[len(prompt):]",
             # EOS ignored
             "def plain_decoder(target, prompt, n, sampling, randomness):\n"
-            "    text, memory = list(prompt), target.start([prompt], len(prompt) + n)\n"
+            "    text, cache = list(prompt), target.new_cache([prompt], len(prompt) + n)\n"
             "    for t in range(n):\n"
             "        randomness.begin_round(t)\n"
-            "        p = sampling.probabilities(memory.feed(torch.tensor([text[int(memory.length):]]))[:, -1])\n"
+            "        p = sampling.probabilities(cache.feed(torch.tensor([text[int(cache.length):]]))[:, -1])\n"
             "        text.append(int(randomness.draw(p, 'next').token))\n"
             "    return text[len(prompt):]",
             # unprocessed, and with the prompt
             "def plain_decoder(target, prompt, n, sampling, randomness):\n"
-            "    text, memory = list(prompt), target.start([prompt], len(prompt) + n)\n"
+            "    text, cache = list(prompt), target.new_cache([prompt], len(prompt) + n)\n"
             "    for t in range(n):\n"
             "        randomness.begin_round(t)\n"
-            "        p = memory.feed(torch.tensor([text[int(memory.length):]]))[:, -1].softmax(-1)\n"
+            "        p = cache.feed(torch.tensor([text[int(cache.length):]]))[:, -1].softmax(-1)\n"
             "        text.append(int(randomness.draw(p, 'next').token))\n"
             "        if text[-1] in target.eos:\n"
             "            break\n"
@@ -331,17 +332,17 @@ WRONG = {
             "randomness=randomness).tokens",
             # the rounds never begin, so that every step draws by the same uniform
             "def plain_decoder(target, prompt, n, sampling, randomness):\n"
-            "    text, memory = list(prompt), target.start([prompt], len(prompt) + n)\n"
+            "    text, cache = list(prompt), target.new_cache([prompt], len(prompt) + n)\n"
             "    while len(text) < len(prompt) + n and not (len(text) > len(prompt) and text[-1] in target.eos):\n"
-            "        p = sampling.probabilities(memory.feed(torch.tensor([text[int(memory.length):]]))[:, -1])\n"
+            "        p = sampling.probabilities(cache.feed(torch.tensor([text[int(cache.length):]]))[:, -1])\n"
             "        text.append(int(randomness.draw(p, 'next').token))\n"
             "    return text[len(prompt):]",
-            # a new memory each step: right, but quadratic
+            # a new cache each step: right, but quadratic
             "def plain_decoder(target, prompt, n, sampling, randomness):\n"
             "    text = list(prompt)\n"
             "    for t in range(n):\n"
             "        randomness.begin_round(t)\n"
-            "        logits = target.start([text], len(text)).feed(torch.tensor([text]))\n"
+            "        logits = target.new_cache([text], len(text)).feed(torch.tensor([text]))\n"
             "        text.append(int(randomness.draw(sampling.probabilities(logits[:, -1]), 'next').token))\n"
             "        if text[-1] in target.eos:\n"
             "            break\n"
@@ -405,14 +406,14 @@ WRONG = {
         ],
         "rows-that-fit": [
             # the draft always; a fraction; below 0; no weights; only the target's cache, or weights; the text alone
-            _ROWS.format(rows="max(0, (memory - sum(weights)) // (sum(kv) * (text + gamma + 1)))"),
-            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) / (sum(kv[:m]) * (text + gamma + 1)))"),
-            _ROWS.format(rows="(memory - sum(weights[:m])) // (sum(kv[:m]) * (text + gamma + 1))"),
-            _ROWS.format(rows="memory // (sum(kv[:m]) * (text + gamma + 1))"),
-            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) // (kv[0] * (text + gamma + 1)))"),
-            _ROWS.format(rows="max(0, (memory - weights[0]) // (sum(kv[:m]) * (text + gamma + 1)))"),
-            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) // (sum(kv[:m]) * text))"),
-            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) // (sum(kv[:m]) * (text + gamma)))"),
+            _ROWS.format(rows="max(0, (cache - sum(weights)) // (sum(kv) * (text + gamma + 1)))"),
+            _ROWS.format(rows="max(0, (cache - sum(weights[:m])) / (sum(kv[:m]) * (text + gamma + 1)))"),
+            _ROWS.format(rows="(cache - sum(weights[:m])) // (sum(kv[:m]) * (text + gamma + 1))"),
+            _ROWS.format(rows="cache // (sum(kv[:m]) * (text + gamma + 1))"),
+            _ROWS.format(rows="max(0, (cache - sum(weights[:m])) // (kv[0] * (text + gamma + 1)))"),
+            _ROWS.format(rows="max(0, (cache - weights[0]) // (sum(kv[:m]) * (text + gamma + 1)))"),
+            _ROWS.format(rows="max(0, (cache - sum(weights[:m])) // (sum(kv[:m]) * text))"),
+            _ROWS.format(rows="max(0, (cache - sum(weights[:m])) // (sum(kv[:m]) * (text + gamma)))"),
         ],
         "gamma-by-batch": [
             _GAMMAS.format(first=1, cost="V(g + 1, B)", last="max_gamma + 1"),  # never 0

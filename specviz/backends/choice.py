@@ -7,9 +7,9 @@ import warnings
 from specviz.backends.graphs import CudaGraphs
 from specviz.backends.kernels import Tuned
 from specviz.backends.lean import Lean
-from specviz.backends.memory import Transformers
 from specviz.backends.precision import distance, tolerance
 from specviz.backends.protocol import NEEDS, check_needs
+from specviz.backends.transformers import Transformers
 
 BY_ITSELF = (Lean, Tuned, Transformers)  # the fastest first
 BY_NAME = {backend.name: backend for backend in (*BY_ITSELF, CudaGraphs)}

@@ -15,9 +15,16 @@ from contextlib import contextmanager
 
 import torch
 
-from specviz.backends.memory import CausalMemory, Transformers, direct_forward, fed_through, memory_of, shortened
 from specviz.backends.precision import distance, tolerance
-from specviz.backends.tape import Tape
+from specviz.backends.ragged import RaggedCache
+from specviz.backends.transformers import (
+    Transformers,
+    TransformersCache,
+    cache_of,
+    direct_forward,
+    fed_through,
+    shortened,
+)
 from specviz.progress import progress_bar
 
 TOKENS, IN_ALL = 16, 256  # recorded are feeds of at most so many tokens a row, and in all rows: more keep a GPU busy
@@ -26,7 +33,7 @@ FREE, FREE_BYTES = 4, 2**30  # slots that wait for another decoding, and what th
 WARM_UPS = 3
 
 
-def suits(model) -> bool:
+def is_supported(model) -> bool:
     """Whether a transformers model is on one CUDA device, and accelerate does not move its weights about."""
     devices = {weight.device for weight in model.parameters()}
     return len(devices) == 1 and devices.pop().type == "cuda" and not hasattr(model, "_hf_hook")
@@ -42,16 +49,16 @@ class CudaGraphs:
     def supports(model, rows, needs):
         # With a window of its own, the end of the tape means something to a model, and a slot's is further on.
         usual = "inspect" not in needs and Transformers.supports(model, rows, needs)
-        return usual and model.window is None and suits(model.model)
+        return usual and model.window is None and is_supported(model.model)
 
     def __init__(self, model):
         self.model, self.graphs = model, Graphs(model.name)
 
     def cache(self, rows, capacity, needs=frozenset()):
-        tape = functools.partial(memory_of, self.model, self.model.forward)
+        tape = functools.partial(cache_of, self.model, self.model.forward)
         if not self.graphs.work:
             return tape(rows, capacity)
-        return self.graphs.start(tape, rows, capacity, self.model.context)
+        return self.graphs.new_cache(tape, rows, capacity, self.model.context)
 
 
 class Recording:
@@ -101,7 +108,7 @@ def _waiting_is_an_error():
 class Slot:
     """A tape for B rows, the tensors that feed it, and what was recorded on them, by tokens a row."""
 
-    def __init__(self, tape: CausalMemory):
+    def __init__(self, tape: TransformersCache):
         self.tape = tape
         self.shape = len(tape.length), tape.capacity
         self.head = torch.zeros(len(tape.length), 1, dtype=torch.long, device=tape.device)
@@ -133,8 +140,8 @@ class Graphs:
         self.name, self.work, self.free = name, True, []
 
     @torch.inference_mode(False)  # a slot may outlive the caller's
-    def start(self, tape, rows, capacity, context) -> GraphedMemory:
-        """A memory in a slot of its own. tape(rows, capacity) makes an empty CausalMemory."""
+    def new_cache(self, tape, rows, capacity, context) -> GraphedCache:
+        """A memory in a slot of its own. tape(rows, capacity) makes an empty TransformersCache."""
         least = capacity + 1  # what is recorded is tried one position further on
         # Not beyond the context without need: some models keep masks of that size.
         shape = rows, max(least, min(-(-least // STEP) * STEP, context))
@@ -144,13 +151,13 @@ class Graphs:
             slot.clear()
         while len(self.free) >= FREE or sum(other.nbytes for other in self.free) > FREE_BYTES:
             self.free.pop(0)
-        memory = GraphedMemory(self, slot or Slot(tape(*shape)), capacity)
-        weakref.finalize(memory, self.free.append, memory.slot).atexit = False
-        return memory
+        cache = GraphedCache(self, slot or Slot(tape(*shape)), capacity)
+        weakref.finalize(cache, self.free.append, cache.slot).atexit = False
+        return cache
 
 
-class GraphedMemory(Tape):
-    """A CausalMemory in a slot: a number of tokens that comes for the first time is recorded, then replayed.
+class GraphedCache(RaggedCache):
+    """A TransformersCache in a slot: a number of tokens that comes for the first time is recorded, then replayed.
 
     What is fed first is left alone: it is the prompt, of a length that may never come again. Where recording fails, or
     what was recorded gives other logits than the model itself, the model decodes without graphs from then on, and a
@@ -167,7 +174,7 @@ class GraphedMemory(Tape):
     @torch.inference_mode(False)
     @torch.no_grad()
     def feed(self, tokens, count=None, keep=0):
-        """As CausalMemory's. The logits are the caller's to keep; a recorded feed gives them all."""
+        """As TransformersCache's. The logits are the caller's to keep; a recorded feed gives them all."""
         n = tokens.shape[1]
         self.positions(n)  # raises where they do not fit
         self.slot.head.copy_(self.length[:, None], non_blocking=True)
@@ -179,7 +186,7 @@ class GraphedMemory(Tape):
         self.advance(n, count)
         return logits
 
-    def fill(self, tokens, count=None):
+    def prefill(self, tokens, count=None):
         self.feed(tokens, count, keep=1)
 
     def first_layers(self, n):

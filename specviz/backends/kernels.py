@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 
-from specviz.backends.memory import Transformers, memory_of, whole_forward
+from specviz.backends.transformers import Transformers, cache_of, whole_forward
 
 # Row counts that are measured; others go by the next larger one, and beyond the last the layout hardly matters.
 ROWS = (1, 2, 3, 5, 9, 16)
@@ -19,7 +19,7 @@ SAMPLE, REPEATS = 4, 5  # matrices of one shape, and how often each is multiplie
 LARGEST = 2**31  # bytes of weights: beyond, decoding is reading them, and there may be no room for copies
 
 
-def suits(model) -> bool:
+def is_supported(model) -> bool:
     """Whether a transformers model may decode through copies of its weights: on the CPU, one dtype, not too large."""
     weights = list(model.parameters())
     return (
@@ -37,16 +37,16 @@ class Tuned:
 
     @staticmethod
     def supports(model, rows, needs):
-        return suits(model.model) and "inspect" not in needs and Transformers.supports(model, rows, needs)
+        return is_supported(model.model) and "inspect" not in needs and Transformers.supports(model, rows, needs)
 
     def __init__(self, model):
         self.model, self.twin = model, tuned(model.model)
         self.forward = whole_forward(self.twin)
 
     def cache(self, rows, capacity, needs=frozenset()):
-        memory = memory_of(self.model, self.forward, rows, capacity, stack=self.twin)
-        memory.backend = self.name
-        return memory
+        cache = cache_of(self.model, self.forward, rows, capacity, stack=self.twin)
+        cache.backend = self.name
+        return cache
 
 
 class Matrix:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 
 from specviz.backends import kernels
 from specviz.backends.kernels import Matrix, tune
-from specviz.backends.memory import FULL
-from specviz.backends.tape import FirstLayers, Tape
+from specviz.backends.ragged import FirstLayers, RaggedCache
+from specviz.backends.transformers import FULL
 
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 BY_TOKEN = 2**24  # bytes that the table of first queries, keys and values may take
@@ -25,7 +25,7 @@ PIECE = 256  # tokens at a time of a long prompt: masks and buffers grow with th
 ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length of the text
 
 
-def suits(model) -> bool:
+def is_supported(model) -> bool:
     """Whether this transformers model is of Llama's architecture, without a sliding window."""
     config = model.config
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
@@ -48,14 +48,17 @@ class Lean:
     @staticmethod
     def supports(model, rows, needs):
         return (
-            needs <= {"first_layers"} and model.attention == FULL and kernels.suits(model.model) and suits(model.model)
+            needs <= {"first_layers"}
+            and model.attention == FULL
+            and kernels.is_supported(model.model)
+            and is_supported(model.model)
         )
 
     def __init__(self, model):
         self.weights = LeanWeights(model.model, model.context)
 
     def cache(self, rows, capacity, needs=frozenset()):
-        return LeanMemory(self.weights, rows, capacity)
+        return LeanCache(self.weights, rows, capacity)
 
 
 # Query heads share keys; the scores' scale is in the query's matrix.
@@ -196,7 +199,7 @@ class KeyValue(NamedTuple):
     values: torch.Tensor
 
 
-class LeanMemory(Tape):
+class LeanCache(RaggedCache):
     """A tape [layers, 2, B, K, capacity, s] of keys and values, written at one head a row (see protocol.Memory)."""
 
     backend = Lean.name
@@ -229,7 +232,7 @@ class LeanMemory(Tape):
         return FirstLayers(self, partial(self.feed, layers=n))
 
     @torch.inference_mode()
-    def fill(self, tokens, count=None):
+    def prefill(self, tokens, count=None):
         for piece, advance in self._pieces(tokens, count):
             self._forward(piece)
             self.advance(piece.shape[1], advance)
@@ -298,8 +301,8 @@ class LeanMemory(Tape):
     def _ends(self):
         """The least and the furthest head."""
         if self.rows == 1:
-            return 2 * (self._heads.item(),)
-        return int(self._heads.min()), int(self._heads.max())
+            return 2 * (self._lengths.item(),)
+        return int(self._lengths.min()), int(self._lengths.max())
 
     def _normed(self, b):
         return self.weights.normed(b.stream, b.norm, b.x)

@@ -27,7 +27,7 @@ class LayerSkip:
     def __repr__(self):
         return f"<LayerSkip: the target's first {self.layers} layers>"
 
-    def fit(self, target):
+    def check_target(self, target):
         """Raise ValueError unless target has layers to skip."""
         if not hasattr(target, "supports") or not target.supports(self.needs):
             raise ValueError(
@@ -38,13 +38,13 @@ class LayerSkip:
                 f"layers={self.layers}: {target.name!r} has {target.layers} layers; skip at least one of them."
             )
 
-    def start(self, target, prompts, capacity, eos, target_memory):
-        return LayerSkipSession(target, self.layers, eos, target_memory)
+    def new_session(self, target, prompts, capacity, eos, target_cache):
+        return LayerSkipSession(target, self.layers, eos, target_cache)
 
 
 class LayerSkipSession(ModelSession):
-    def __init__(self, target, layers, eos, target_memory):
-        super().__init__(target, target_memory.first_layers(layers), eos, target.vocab_size)
+    def __init__(self, target, layers, eos, target_cache):
+        super().__init__(target, target_cache.first_layers(layers), eos, target.vocab_size)
 
     def propose(self, committed, length, gamma, sampling, randomness):
         proposal = super().propose(committed, length, gamma, sampling, randomness)

@@ -24,7 +24,7 @@ class ModelDrafter:
         self.model = model
         self.name = model.name
 
-    def fit(self, target):
+    def check_target(self, target):
         """Raise ValueError unless this model can draft for target: ids of one meaning, and a way to its device."""
         model = self.model
         if not same_tokenizer(target.tokenizer, model.tokenizer):
@@ -52,15 +52,15 @@ class ModelDrafter:
                 f"device {target.device} ({error}); load it on {target.device}."
             ) from error
 
-    def start(self, target, prompts, capacity, eos, target_memory):
-        return ModelSession(self.model, self.model.start(prompts, capacity), eos, target.vocab_size)
+    def new_session(self, target, prompts, capacity, eos, target_cache):
+        return ModelSession(self.model, self.model.new_cache(prompts, capacity), eos, target.vocab_size)
 
 
 class ModelSession:
     """Drafts one token after the other, each from logits that memory.feed() gives over the model's ids."""
 
-    def __init__(self, model, memory, eos, vocab_size):
-        self.model, self.memory, self.vocab_size = model, memory, vocab_size
+    def __init__(self, model, cache, eos, vocab_size):
+        self.model, self.cache, self.vocab_size = model, cache, vocab_size
         self.device = model.device  # asked for once: in a round it costs as much as a product
         self.eos = eos
         ends = torch.zeros(vocab_size, dtype=torch.bool, device=self.device)
@@ -81,7 +81,7 @@ class ModelSession:
                 logits = self._catch_up(committed, ends, counts)
             else:
                 count = None if i < least else torch.tensor([int(n > i) for n in counts])
-                logits = self.memory.feed(as_tensor(tokens[-1][:, None]), count)[:, -1]
+                logits = self.cache.feed(as_tensor(tokens[-1][:, None]), count)[:, -1]
             drafting = None if i < everyone_until else i < lengths
             texts = _texts(committed, ends, tokens, drafting) if sampling.processors else None
             q_i = sampling.probabilities(self._over_the_targets_ids(logits), texts)  # [B, V]
@@ -109,21 +109,21 @@ class ModelSession:
 
         ends, drafts [B]: lists; rows that draft nothing are fed nothing.
         """
-        rows = zip(ends, self.memory.length.tolist(), drafts, strict=True)
+        rows = zip(ends, self.cache.length.tolist(), drafts, strict=True)
         lacking = [end - head if n else 0 for end, head, n in rows]
         if max(lacking) > LONG:  # nobody looks at a prompt's logits
             but_last = [max(0, n - 1) for n in lacking]
-            getattr(self.memory, "fill", self.memory.feed)(*self._next(committed, but_last))
+            getattr(self.cache, "prefill", self.cache.feed)(*self._next(committed, but_last))
             lacking = [min(1, n) for n in lacking]
         tokens, count = self._next(committed, lacking)
-        logits = self.memory.feed(tokens, count)
+        logits = self.cache.feed(tokens, count)
         if count is None:
             return logits[:, -1]
         return logits[torch.arange(len(count)), (count - 1).clamp(min=0)]
 
     def _next(self, committed, lacking):
         """The next lacking tokens of each row: tokens [B, n] and count [B], which is None for one row."""
-        heads = self.memory.length
+        heads = self.cache.length
         if len(lacking) == 1:
             count, begin = None, heads.item()
             tokens = as_tensor(committed.numpy()[:, begin : begin + lacking[0]])
@@ -140,7 +140,7 @@ class ModelSession:
         return pad(logits, (0, lacking), value=-torch.inf) if lacking else logits  # a negative pad cuts
 
     def rewind(self, length):
-        self.memory.rewind(length)
+        self.cache.rewind(length)
 
 
 def _texts(committed, ends, drafts, drafting):
@@ -155,11 +155,11 @@ def as_drafter(drafter):
     """A LanguageModel is wrapped in ModelDrafter; drafters (and None) pass. ValueError for anything else."""
     if isinstance(drafter, type):
         raise ValueError(f"drafter={drafter.__name__}: is a class; give an instance of it, {drafter.__name__}(…).")
-    if drafter is None or (hasattr(drafter, "fit") and hasattr(drafter, "start")):
+    if drafter is None or (hasattr(drafter, "check_target") and hasattr(drafter, "new_session")):
         return drafter
     if hasattr(drafter, "vocab_size") and hasattr(drafter, "context"):
         return ModelDrafter(drafter)
     raise ValueError(
-        f"drafter is a {type(drafter).__name__}: must be a drafter (with name, fit and start) or a language model, "
-        "such as CausalLM(model, tokenizer); load_pair gives one by name."
+        f"drafter is a {type(drafter).__name__}: must be a drafter (with name, check_target and new_session) or a "
+        "language model, such as CausalLM(model, tokenizer); load_pair gives one by name."
     )

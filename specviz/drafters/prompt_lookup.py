@@ -32,10 +32,10 @@ class PromptLookup:
     def __repr__(self):
         return f"<PromptLookup of {self.longest} down to {self.shortest} tokens>"
 
-    def fit(self, target):
+    def check_target(self, target):
         """Any target will do: what is proposed stands in the text already."""
 
-    def start(self, target, prompts, capacity, eos, target_memory):
+    def new_session(self, target, prompts, capacity, eos, target_cache):
         return PromptLookupSession(self, target, prompts, eos)
 
     def continuation(self, text: list[int]) -> list[int]:

@@ -50,11 +50,11 @@ class Drafter(Protocol):
 
     name: str
 
-    def fit(self, target) -> None:
+    def check_target(self, target) -> None:
         """Raise ValueError, with the reason, unless this drafter can draft for target."""
 
-    def start(self, target, prompts, capacity, eos, target_memory) -> DraftSession:
+    def new_session(self, target, prompts, capacity, eos, target_cache) -> DraftSession:
         """A session for these prompts, for texts of up to capacity tokens that end at an id in eos.
 
-        Its q is over the target's ids. A drafter that uses target_memory puts its heads back before propose() ends.
+        Its q is over the target's ids. A drafter that uses target_cache puts its lengths back before propose() ends.
         """

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from specviz.arguments import check_target, integer
+from specviz.arguments import check_model, integer
 from specviz.equivalence.samples import sample_sequences
 from specviz.sampling import as_sampling
 from specviz.settings import known
@@ -150,7 +150,7 @@ def from_specviz(target, drafter, *, rows=1000, name=None, **settings) -> Genera
     settings are those of speculate(): gamma, sampling, eos, and decode_round for a wrong decoder. drafter=None
     decodes plainly.
     """
-    check_target(target)
+    check_model(target)
     known("from_specviz", settings)
     rows = integer(rows, "rows", 1, " (continuations of one call)")
 

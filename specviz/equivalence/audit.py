@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from specviz.arguments import as_ids, as_prompts, check_target, integer
+from specviz.arguments import as_ids, as_prompts, check_model, integer
 from specviz.backends.precision import rounding
 from specviz.equivalence.exact import target_law
 from specviz.equivalence.goodness_of_fit import MIN_EXPECTED, Report, chi_square
@@ -51,7 +51,7 @@ FORMAT = 1  # of the resume file
 
 
 def audit(
-    generate: Callable, target, prompt, *, samples=2000, tokens=4, sampling=None, eos=None, drafter=None,
+    generate: Callable, target, prompt, *, samples=2000, max_new_tokens=4, sampling=None, eos=None, drafter=None,
     false_alarm=0.01, seed=0, resume=None, progress=None,
 ) -> AuditReport:  # fmt: skip
     """Sample generate() and compare with the target's own distribution -> AuditReport; print() it.
@@ -61,7 +61,7 @@ def audit(
     target       the model whose distribution is promised
     prompt       text or ids; with temperature 0 also a list of prompts
     samples      2,000 for a test suite; an error half as large takes four times as many
-    tokens       max_new_tokens
+    max_new_tokens  of each continuation
     sampling     SamplingParams that generate() is asked to use (give them to it yourself); temperature 1 by default
     eos          id or ids that end a text, the target's by default
     drafter      the draft model, if known: sharpens the test, and changes nothing else
@@ -78,17 +78,17 @@ def audit(
     Raises ValueError, with the remedy, for arguments and results that are malformed. Texts that the target
     cannot say (behind EOS, too long, of probability zero) are no errors: they convict.
     """
-    check_target(target)
+    check_model(target)
     if not callable(generate):
         raise ValueError(f"generate={generate!r}: must be a function of (prompt_ids, max_new_tokens, seed).")
     prompts, single = as_prompts(target, prompt)
-    samples, tokens = integer(samples, "samples", 1), integer(tokens, "tokens", 1)
-    if max(len(_begin(target, prompt)) for prompt in prompts) + tokens > target.context:
+    samples, max_new_tokens = integer(samples, "samples", 1), integer(max_new_tokens, "max_new_tokens", 1)
+    if max(len(_begin(target, prompt)) for prompt in prompts) + max_new_tokens > target.context:
         raise ValueError(
-            f"tokens={tokens}: prompt and continuation exceed the context of {target.name!r} ({target.context}); "
-            "ask for fewer."
+            f"max_new_tokens={max_new_tokens}: prompt and continuation exceed the context of {target.name!r} "
+            f"({target.context}); ask for fewer."
         )
-    settings = Settings(max_new_tokens=tokens, sampling=sampling, eos=eos).for_target(target)
+    settings = Settings(max_new_tokens=max_new_tokens, sampling=sampling, eos=eos).for_target(target)
     sampling = settings.sampling
     if sampling.temperature > 0 and not single:
         raise ValueError("prompt is a list: a law is sampled at a single prompt (a list is for temperature 0).")
@@ -98,7 +98,9 @@ def audit(
         raise ValueError(f"false_alarm={false_alarm!r}: must be a probability between 0 and 1.")
     if (seed := integer(seed, "seed", 0, " and < 2**64")) >= 2**64:
         raise ValueError(f"seed={seed!r}: must be an integer >= 0 and < 2**64.")
-    asked = _Asked(generate, target, prompts, samples, tokens, sampling, settings.eos, drafter, false_alarm, seed)
+    asked = _Asked(
+        generate, target, prompts, samples, max_new_tokens, sampling, settings.eos, drafter, false_alarm, seed
+    )
 
     calls, interrupted = _draw(asked, resume, progress)
     if sampling.temperature == 0:
@@ -114,7 +116,7 @@ class _Asked:
     target: object
     prompts: list[list[int]]
     samples: int
-    tokens: int
+    max_new_tokens: int
     sampling: SamplingParams
     eos: frozenset[int]
     drafter: object
@@ -126,7 +128,9 @@ class _Asked:
         return getattr(self.generate, "name", None) or getattr(self.generate, "__name__", "generate")
 
     def new_report(self, **found) -> AuditReport:
-        return AuditReport(self.name, self.target, self.prompts, self.tokens, self.sampling, self.false_alarm, **found)
+        return AuditReport(
+            self.name, self.target, self.prompts, self.max_new_tokens, self.sampling, self.false_alarm, **found
+        )
 
 
 # --- drawing, with a file to go on from ---------------------------------------------------------
@@ -143,7 +147,7 @@ def _draw(asked, resume, progress):
                 while drawn < goal:
                     prompt = asked.prompts[drawn if greedy else 0]
                     seed = int(splitmix64(asked.seed, drawn) >> np.uint64(1))
-                    texts = _texts(asked, asked.generate(list(prompt), asked.tokens, seed))
+                    texts = _texts(asked, asked.generate(list(prompt), asked.max_new_tokens, seed))
                     if not calls:
                         _check_without_prompt(asked, prompt, texts)
                     calls.append(texts)
@@ -178,10 +182,11 @@ def _texts(asked, returned) -> list[list[int]]:
 
 def _check_without_prompt(asked, prompt, texts):
     """ValueError where all texts of the first call begin with the prompt and are too long (one alone may by chance)."""
-    if all(text[: len(prompt)] == prompt for text in texts) and max(map(len, texts)) > asked.tokens:
+    if all(text[: len(prompt)] == prompt for text in texts) and max(map(len, texts)) > asked.max_new_tokens:
         raise ValueError(
-            f"generate returned {max(map(len, texts))} tokens that begin with the prompt, where tokens={asked.tokens} "
-            "were asked for: return the continuation alone, such as ids[len(prompt_ids):]."
+            f"generate returned {max(map(len, texts))} tokens that begin with the prompt, where "
+            f"max_new_tokens={asked.max_new_tokens} were asked for: return the continuation alone, such as "
+            "ids[len(prompt_ids):]."
         )
 
 
@@ -197,7 +202,8 @@ def _store(asked, path) -> Iterator[tuple[list, Callable]]:
         yield [], lambda texts: None
         return
     header = dict(
-        specviz_audit=FORMAT, generate=asked.name, target=asked.target.name, prompts=asked.prompts, tokens=asked.tokens,
+        specviz_audit=FORMAT, generate=asked.name, target=asked.target.name, prompts=asked.prompts,
+        max_new_tokens=asked.max_new_tokens,
         sampling=asked.sampling.to_dict(), eos=sorted(asked.eos), seed=asked.seed,
     )  # fmt: skip
     if not isinstance(path, (str, os.PathLike)) or os.path.isdir(path):
@@ -268,7 +274,9 @@ def _teacher_forced(asked, model, prompt, texts) -> Iterator[tuple[slice, torch.
     rows = max(1, ELEMENTS // (fed.shape[1] * asked.target.vocab_size))  # the same for target and drafter
     for first in range(0, len(texts), rows):
         chunk = fed[first : first + rows]
-        logits = model.start([prompt] * len(chunk), chunk.shape[1]).feed(chunk.to(model.device))[:, len(begin) - 1 :]
+        logits = model.new_cache([prompt] * len(chunk), chunk.shape[1]).feed(chunk.to(model.device))[
+            :, len(begin) - 1 :
+        ]
         if asked.sampling.processors:  # log-probabilities are logits, too
             before = [row[: len(begin) + t] for row in chunk.tolist() for t in range(texts.shape[1])]
             logits = SamplingParams(processors=asked.sampling.processors).probabilities(logits, before).log()
@@ -282,8 +290,8 @@ def _padded(texts, width) -> torch.Tensor:
 
 
 def _score(asked, texts) -> _Scores:
-    """The target teacher-forced over texts of asked.tokens at most; the uniforms of U depend on seed and place only."""
-    width, (prompt,) = asked.tokens, asked.prompts
+    """The target teacher-forced over the texts; the uniforms of U depend on seed and place only."""
+    width, (prompt,) = asked.max_new_tokens, asked.prompts
     padded, where = np.unique(_padded(texts, width).numpy(), axis=0, return_inverse=True)  # each text once
     padded, where = torch.from_numpy(padded), where.reshape(-1)
     before, p = np.zeros(padded.shape), np.zeros(padded.shape)
@@ -437,11 +445,11 @@ def _malformed(asked, texts) -> tuple[list[Impossible], list[list[int]]]:
         end = next((i + 1 for i, token in enumerate(text) if token in asked.eos), None)
         if end is not None and end < len(text):
             kinds.setdefault(_BEHIND_EOS, []).append((end + 1, text))
-        elif len(text) > asked.tokens:
-            kinds.setdefault(_TOO_LONG, []).append((asked.tokens + 1, text))
-        elif len(text) < asked.tokens and end is None:
+        elif len(text) > asked.max_new_tokens:
+            kinds.setdefault(_TOO_LONG, []).append((asked.max_new_tokens + 1, text))
+        elif len(text) < asked.max_new_tokens and end is None:
             kinds.setdefault(_TOO_SHORT, []).append((len(text) + 1, text))
-        cut.append(text[: min(end or asked.tokens, asked.tokens)])
+        cut.append(text[: min(end or asked.max_new_tokens, asked.max_new_tokens)])
     return [_impossible(kind, found) for kind, found in kinds.items()], cut
 
 
@@ -462,9 +470,9 @@ def _histograms(asked, texts, u, v) -> list[Histogram]:
         return []
     (prompt,) = asked.prompts
     choices = min(asked.target.vocab_size, asked.sampling.top_k or asked.target.vocab_size)
-    if choices**asked.tokens <= min(LARGEST_LAW, len(texts)):
-        whole = dict(max_new_tokens=asked.tokens, sampling=asked.sampling, eos=asked.eos)
-        return _counted(asked, texts, target_law(asked.target, prompt, **whole), range(asked.tokens))
+    if choices**asked.max_new_tokens <= min(LARGEST_LAW, len(texts)):
+        whole = dict(max_new_tokens=asked.max_new_tokens, sampling=asked.sampling, eos=asked.eos)
+        return _counted(asked, texts, target_law(asked.target, prompt, **whole), range(asked.max_new_tokens))
     first = dict(max_new_tokens=1, sampling=asked.sampling, eos=asked.eos)
     return _counted(asked, texts, target_law(asked.target, prompt, **first), range(1)) + _ranked(u, v)
 
@@ -555,7 +563,7 @@ def _judge_greedy(asked, calls, interrupted) -> AuditReport:
     for number, (prompt, texts) in enumerate(zip(asked.prompts, calls)):
         found, cut = _malformed(asked, texts)
         impossible += found
-        for rows, logits in _teacher_forced(asked, asked.target, prompt, _padded(cut, asked.tokens)):
+        for rows, logits in _teacher_forced(asked, asked.target, prompt, _padded(cut, asked.max_new_tokens)):
             for text, at in zip(cut[rows], logits.cpu()):
                 differences += _differences(number, text, at)
     return asked.new_report(
@@ -596,7 +604,7 @@ class AuditReport:
     generate: str  # its name
     target: object
     prompts: list[list[int]]
-    tokens: int
+    max_new_tokens: int
     sampling: SamplingParams
     false_alarm: float
     texts: list[list[int]]  # all continuations that were judged
@@ -662,7 +670,7 @@ class AuditReport:
         how = ", ".join(f"{name} {value}" for name, value in given.items())
         one = f"a prompt of {len(self.prompts[0])} tokens"
         where = one if len(self.prompts) == 1 else f"{len(self.prompts)} prompts"
-        lines = [f"{len(self.texts)} texts of up to {self.tokens} tokens after {where}; {how}"]
+        lines = [f"{len(self.texts)} texts of up to {self.max_new_tokens} tokens after {where}; {how}"]
         return lines + (["INTERRUPTED: this is what had been drawn by then"] if self.interrupted else [])
 
     def _statistically(self) -> list[str]:

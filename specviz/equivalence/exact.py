@@ -249,8 +249,8 @@ def _next_probabilities(request, texts, rows=1024) -> Iterator[np.ndarray]:
     """p(. | prompt, text) [V] in float64 for each of some texts of one length."""
     target, ids = request.target, [[*request.texts[0], *text] for text in texts]
     for chunk in (ids[first : first + rows] for first in range(0, len(ids), rows)):
-        memory = target.start(request.prompts * len(chunk), len(chunk[0]))
-        logits = memory.feed(torch.tensor(chunk, device=target.device))[:, -1]
+        cache = target.new_cache(request.prompts * len(chunk), len(chunk[0]))
+        logits = cache.feed(torch.tensor(chunk, device=target.device))[:, -1]
         p = request.settings.sampling.probabilities(logits, chunk).cpu().double()
         yield from (p / p.sum(-1, keepdim=True)).numpy()
 

@@ -50,7 +50,7 @@ def first_difference(target, one, other) -> Parting | None:
         )
     prompt = one.prompt_tokens
     text = [*(getattr(target, "start_tokens", None) or prompt), *one.tokens[:at]]
-    memory = target.start([prompt], len(text))
-    logits = memory.feed(torch.tensor([text], device=target.device))[0, -1]
+    cache = target.new_cache([prompt], len(text))
+    logits = cache.feed(torch.tensor([text], device=target.device))[0, -1]
     gap = float(logits.max().double() - logits[list(tokens)].min().double())
     return Parting(at + 1, tokens, gap, gap <= rounding(logits))

@@ -135,9 +135,9 @@ def draft_hotter(state):
 
 def forget_the_last_draft(state):
     """After full acceptance the draft memory lacks two tokens; take it to lack one, so that x_γ is never fed."""
-    memory = state.session.memory
-    hole = (state.length - memory.length == 2) & (state.round > 0)
-    memory.length = memory.length + hole.long()
+    cache = state.session.cache
+    hole = (state.length - cache.length == 2) & (state.round > 0)
+    cache.length = cache.length + hole.long()
     return draft(state)
 
 
@@ -149,7 +149,7 @@ class _NeverRewound:
 
     def __init__(self, model, state, fed):
         rounds = state.settings.max_new_tokens * (state.gamma + 1)
-        self.memory = model.start(state.prompts, state.committed.shape[1] + rounds + state.gamma + 1)
+        self.cache = model.new_cache(state.prompts, state.committed.shape[1] + rounds + state.gamma + 1)
         self.length = torch.zeros_like(state.length)
         self.count = None  # of a feed that says nothing of padding, which would not be taken back either
         if int(fed.max()) > 0:
@@ -158,7 +158,7 @@ class _NeverRewound:
     def feed(self, tokens, count=None):
         count = self.count if count is None else count
         self.length = self.length + (tokens.shape[1] if count is None else count)
-        return self.memory.feed(tokens, count)
+        return self.cache.feed(tokens, count)
 
     def rewind(self, length):
         self.length = torch.minimum(self.length, torch.as_tensor(length))
@@ -166,14 +166,14 @@ class _NeverRewound:
 
 def never_rewind_the_target(state, proposal):
     if state.round == 0:
-        state.memory = _NeverRewound(state.target, state, state.length - 1)
-    state.memory.count = (proposal.lengths + 1) * state.active
+        state.cache = _NeverRewound(state.target, state, state.length - 1)
+    state.cache.count = (proposal.lengths + 1) * state.active
     return target_forward(state, proposal)
 
 
 def never_rewind_the_draft(state):
     if state.round == 0:
-        state.session.memory = _NeverRewound(state.session.model, state, torch.zeros_like(state.length))
+        state.session.cache = _NeverRewound(state.session.model, state, torch.zeros_like(state.length))
     return draft(state)
 
 
@@ -389,11 +389,11 @@ MUTANTS = [
         "applies temperature and top-k to the draft, but not to the target",
     ),
     _mutant(
-        "resample from p", "adversarial", _rule(left=resample_from_p),
+        "resample from p", "adversarial", _rule(resample_from=resample_from_p),
         "draws from p after a rejection, so tokens that q likes come too often",
     ),
     _mutant(
-        "softmax residual", "adversarial", _rule(left=softmax_the_residual),
+        "softmax residual", "adversarial", _rule(resample_from=softmax_the_residual),
         "normalises max(p - q, 0) by a softmax, which gives every token something",
     ),
     _mutant(

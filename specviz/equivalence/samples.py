@@ -12,7 +12,7 @@ from specviz.decoding import decode
 from specviz.progress import progress_bar
 from specviz.randomness import Seeded
 from specviz.settings import Settings, known
-from specviz.steps import begin, check
+from specviz.steps import check, prefill
 from specviz.verification import accept_probability, residual
 
 
@@ -23,8 +23,8 @@ class Emitted(NamedTuple):
     accepted: int  # how many of them were accepted drafts
 
 
-def sample_position(p, q, n, *, seed=0, accept=accept_probability, left=residual) -> Emitted:
-    """n independent rounds at one position: x ~ q is accepted with accept(p, q)[x], or else y ~ left(p, q) is drawn.
+def sample_position(p, q, n, *, seed=0, accept=accept_probability, resample_from=residual) -> Emitted:
+    """n independent rounds at one position: x ~ q is accepted with accept(p, q)[x], or else y ~ resample_from(p, q).
 
     p, q [V] are shared by all rounds, so each cumulative distribution is built once; a million rounds over 2,048
     tokens take less than a second. accept and left are the halves of the rule, as in verify(): try wrong ones.
@@ -38,10 +38,10 @@ def sample_position(p, q, n, *, seed=0, accept=accept_probability, left=residual
             raise ValueError(f"{name} sums to {law.sum():.6g}: must be probabilities, >= 0 and with sum 1.")
     u_draft, coin, u_next = torch.from_numpy(np.random.default_rng(seed).random((3, n)))
     x = _drawn(q, u_draft)
-    after_rejection = left(p, q)
+    after_rejection = resample_from(p, q)
     if not (after_rejection >= 0).all():
         raise ValueError(
-            "left(p, q) is negative or NaN somewhere: must be probabilities (residual() is the right one)."
+            "resample_from(p, q) is negative or NaN somewhere: must be probabilities (residual() is the right one)."
         )
     y = _drawn(after_rejection, u_next)
     accepted = coin < accept(p, q)[x]
@@ -73,7 +73,7 @@ def sample_sequences(target, drafter, prompt, n, *, seed=0, rows=None, progress=
         for first in range(0, n, rows):
             numbers = range(first, min(first + rows, n))
             asked = Settings(randomness=Seeded(seed, numbers), record="none", **settings)
-            state = begin(check(target, drafter, [prompt] * len(numbers), asked))
+            state = prefill(check(target, drafter, [prompt] * len(numbers), asked))
             for _ in decode(state):
                 pass
             parts.append(_continuations(state))

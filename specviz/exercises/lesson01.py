@@ -2,11 +2,11 @@
 
 import torch
 
-from specviz.decoding import draft, start
 from specviz.exercises import Hint, exercise
 from specviz.models.table import TableModel
 from specviz.randomness import Scripted
 from specviz.sampling import SamplingParams
+from specviz.steps import begin, draft
 
 LESSON = "01-draft"
 
@@ -126,7 +126,7 @@ def _near(a, b):
 def _drafts(model, prompt, gamma, u, sampling):
     """What the package drafts from the same uniforms."""
     uniforms = {(0, 0, "draft", i): float(u_i) for i, u_i in enumerate(u)}
-    state = start(
+    state = begin(
         model, model, prompt, gamma=gamma, max_new_tokens=gamma + 1, sampling=sampling, randomness=Scripted(uniforms)
     )
     proposal = draft(state)
@@ -135,7 +135,7 @@ def _drafts(model, prompt, gamma, u, sampling):
 
 def _q_along(model, prompt, tokens, sampling):
     text = [*prompt, *tokens[:-1]]
-    logits = model.start([text], len(text)).feed(torch.tensor([text]))[0]
+    logits = model.new_cache([text], len(text)).feed(torch.tensor([text]))[0]
     return sampling.probabilities(logits[len(prompt) - 1 :])
 
 
@@ -148,14 +148,14 @@ class _Counted:
     def __getattr__(self, name):
         return getattr(self._model, name)
 
-    def start(self, prompts, capacity, needs=frozenset()):
-        memory = self._model.start(prompts, capacity, needs)
-        feed = memory.feed
+    def new_cache(self, prompts, capacity, needs=frozenset()):
+        cache = self._model.new_cache(prompts, capacity, needs)
+        feed = cache.feed
 
         def counted(tokens, count=None):
             self.forwards += 1
             self.tokens += tokens.shape[1]
             return feed(tokens, count)
 
-        memory.feed = counted
-        return memory
+        cache.feed = counted
+        return cache

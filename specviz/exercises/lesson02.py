@@ -2,11 +2,11 @@
 
 import torch
 
-from specviz.decoding import commit, draft, start, target_forward
 from specviz.exercises import Hint, exercise
 from specviz.models.table import TableModel
 from specviz.randomness import Scripted
 from specviz.sampling import SamplingParams
+from specviz.steps import begin, commit, draft, target_forward
 from specviz.verification import verify
 
 LESSON = "02-verify"
@@ -38,10 +38,10 @@ def _(judges):
 
 @exercise(LESSON, "mask", todo="Compare positions of keys, 0 to capacity-1, with the positions of the queries.")
 def _(mask):
-    for heads, n, capacity in (([0], 3, 5), ([4], 3, 10), ([6, 2], 4, 12), ([3, 0, 1], 1, 4)):
-        length = torch.tensor(heads)
+    for lengths, n, capacity in (([0], 3, 5), ([4], 3, 10), ([6, 2], 4, 12), ([3, 0, 1], 1, 4)):
+        length = torch.tensor(lengths)
         got = torch.as_tensor(mask(length, n, capacity))
-        shape = (len(heads), n, capacity)
+        shape = (len(lengths), n, capacity)
         if tuple(got.shape) != shape:
             raise Hint(f"the mask has shape [B, n, capacity] = {shape}; yours is {tuple(got.shape)}")
         if got.dtype != torch.bool:
@@ -55,10 +55,10 @@ def _(mask):
         if torch.equal(got, keys < queries[..., None]):
             raise Hint("a query also sees its own position: its key is written before anyone looks")
         if torch.equal(got, (keys <= torch.arange(n)[:, None]).expand(shape)):
-            raise Hint("the queries are not at positions 0 to n-1, but behind the head: start at length")
+            raise Hint("the queries are not at positions 0 to n-1, but behind what the cache holds: start at length")
         if torch.equal(got, (keys < length[:, None, None] + n).expand(shape)):
             raise Hint("all n queries see the same keys here: then a draft would see the drafts that follow it")
-        raise Hint(f"not yet: with heads at {heads} and n = {n}, query j of row r may see keys up to length[r] + j")
+        raise Hint(f"not yet: with lengths {lengths} and n = {n}, query j of row r may see keys up to length[r] + j")
     return "prefix and own draft are seen, later drafts and stale entries are not"
 
 
@@ -67,16 +67,16 @@ def _(verify_forward):
     model = TableModel.random(4, order=2, seed=5, scale=1.5)
     sampling, committed = SamplingParams(temperature=0.7), [0, 2, 1, 3, 0]
     for drafts in ([1], [3, 3, 1], [2, 0, 1, 2]):
-        fresh = model.start([[0]], 16).feed(torch.tensor([committed + drafts]))[0, len(committed) - 1 :]
-        memory = model.start([committed], capacity=16)
-        memory.feed(torch.tensor([committed[:-1]]))
+        fresh = model.new_cache([[0]], 16).feed(torch.tensor([committed + drafts]))[0, len(committed) - 1 :]
+        cache = model.new_cache([committed], capacity=16)
+        cache.feed(torch.tensor([committed[:-1]]))
         try:
-            p = torch.as_tensor(verify_forward(memory, list(committed), list(drafts), sampling))
+            p = torch.as_tensor(verify_forward(cache, list(committed), list(drafts), sampling))
         except ValueError as error:
             if "do not fit" in str(error):
                 raise Hint("the tape is full: the memory already holds the committed text but its last token") from None
             raise
-        fed = int(memory.length) - (len(committed) - 1)
+        fed = int(cache.length) - (len(committed) - 1)
         if fed == len(drafts):
             raise Hint("the drafts alone give γ rows, and no p_1: the last committed token is not in the memory yet")
         if fed > len(drafts) + 1:
@@ -94,14 +94,14 @@ def _(verify_forward):
     return "γ+1 distributions from one forward over γ+1 tokens"
 
 
-@exercise(LESSON, "heads", todo="What was fed, what was committed, and a rewind never moves a head forward.")
-def _(heads_after):
+@exercise(LESSON, "cache-lengths", todo="What was fed, what was committed, and a rewind never makes a cache longer.")
+def _(lengths_after):
     for length, gamma, k in ((5, 3, 0), (5, 3, 1), (7, 4, 3), (5, 3, 3), (6, 1, 0), (6, 1, 1)):
-        right = _heads(length, gamma, k)
-        got = tuple(int(number) for number in heads_after(length, gamma, k))
+        right = _lengths(length, gamma, k)
+        got = tuple(int(number) for number in lengths_after(length, gamma, k))
         case = f"L = {length}, γ = {gamma}, {k} accepted"
         if len(got) != 3:
-            raise Hint("return three numbers: committed length, target's head, draft's head")
+            raise Hint("return three numbers: committed length, length of the target cache, length of the draft cache")
         if got[0] != right[0]:
             raise Hint(
                 f"{case}: {k} drafts and one more token are committed, so the text is {right[0]} long, not {got[0]}"
@@ -111,22 +111,22 @@ def _(heads_after):
             raise Hint(f"{case}: the target's memory holds the committed text but its last token, {right[1]}{late}")
         if got[2] != right[2] and k == gamma:
             raise Hint(
-                f"{case}: the drafter never fed x_γ, and a rewind does not move forward: its head is at {right[2]}"
+                f"{case}: the drafter never fed x_γ, and a rewind never makes a cache longer: its length is {right[2]}"
             )
         if got[2] != right[2]:
             raise Hint(f"{case}: the drafter's memory is rewound like the target's, to {right[2]}, not {got[2]}")
     return "checked against real rounds of the package"
 
 
-def _heads(length, gamma, k):
+def _lengths(length, gamma, k):
     """Play the round: target and draft differ, so that the coins can accept exactly k of gamma drafts."""
     target = TableModel.from_probabilities([0.2, 0.8])
     drafter = TableModel.from_probabilities([0.8, 0.2])  # drafts 0, which A(0) = 1/4 accepts
     uniforms = {(0, 0, "draft", i): 0.0 for i in range(gamma)} | {(0, 0, "next", 0): 0.5}
     uniforms |= {(0, 0, "coin", i): 0.1 if i < k else 0.9 for i in range(gamma)}
-    state = start(target, drafter, [0] * length, gamma=gamma, max_new_tokens=12, randomness=Scripted(uniforms))
+    state = begin(target, drafter, [0] * length, gamma=gamma, max_new_tokens=12, randomness=Scripted(uniforms))
     proposal = draft(state)
     p = target_forward(state, proposal)
     verdict = verify(proposal.tokens, proposal.q, p, state.randomness, proposal.lengths, state.active)
     commit(state, proposal, p, verdict)
-    return int(state.length), int(state.memory.length), int(state.session.memory.length)
+    return int(state.length), int(state.cache.length), int(state.session.cache.length)

@@ -60,28 +60,28 @@ _RULES = [
 @exercise("05-equivalence", "rule-law", todo="Two ways lead to a token, as in step 1; the coin is now accept(p, q).")
 def _(law_of):
     generator = torch.Generator().manual_seed(0)
-    for name, accept, left in _RULES * 3:
+    for name, accept, resample_from in _RULES * 3:
         p, q = _pair(generator)
-        answer = torch.as_tensor(law_of(p, q, accept, left), dtype=torch.float64)
+        answer = torch.as_tensor(law_of(p, q, accept, resample_from), dtype=torch.float64)
         if answer.shape != p.shape:
             raise Hint(f"return a probability for each of the {len(p)} tokens, not shape {tuple(answer.shape)}.")
         accepted = q * accept(p, q)
-        if torch.allclose(answer, accepted + (1 - accepted.sum()) * left(p, q), atol=1e-9):
+        if torch.allclose(answer, accepted + (1 - accepted.sum()) * resample_from(p, q), atol=1e-9):
             continue
         z = 1 - torch.minimum(p, q).sum()
         known = {
             "that is what was promised. Write down what this rule emits, promise or not.": p,
-            "the second way is missing: rejected, then drawn from left(p, q).": accepted,
+            "the second way is missing: rejected, then drawn from resample_from(p, q).": accepted,
             "Z = 1 - Σ min(p, q) is how often *the paper's* coin rejects. Ask how often this one does.": accepted
-            + z * left(p, q),
+            + z * resample_from(p, q),
             "min(p, q) is what *the paper's* coin lets through. Put accept(p, q) in its place.": torch.minimum(p, q)
-            + z * left(p, q),
+            + z * resample_from(p, q),
             "the coin is tossed only for a token that was drafted: weigh accept(p, q) with q.": accept(p, q)
-            + (1 - accepted.sum()) * left(p, q),
-            "the second way is taken only after a rejection: weigh left(p, q) with its probability.": accepted
-            + left(p, q),
-            "one number says how often *some* draft is rejected; you weighed left(p, q)[x] with the rejection of x "
-            "itself.": accepted + (q - accepted) * left(p, q),
+            + (1 - accepted.sum()) * resample_from(p, q),
+            "the second way is taken only after a rejection: weigh resample_from(p, q) with its probability.": accepted
+            + resample_from(p, q),
+            "one number says how often *some* draft is rejected; you weighed resample_from(p, q)[x] with the rejection "
+            "of x itself.": accepted + (q - accepted) * resample_from(p, q),
         }
         for hint, wrong in known.items():
             if torch.allclose(answer, wrong, atol=1e-9):
@@ -100,12 +100,12 @@ def shy_coin(p, q):
 
 
 @exercise("05-equivalence", "repair", todo="What must be missing, after q·A was accepted, for the sum to be p?")
-def _(my_left):
+def _(my_resample_from):
     generator = torch.Generator().manual_seed(1)
     p, q = (torch.stack(laws) for laws in zip(*(_pair(generator) for _ in range(3))))  # [3, V]
     try:
-        answers = torch.stack([torch.as_tensor(my_left(p[i], q[i]), dtype=torch.float64) for i in range(3)])
-        batch = torch.as_tensor(my_left(p, q), dtype=torch.float64)
+        answers = torch.stack([torch.as_tensor(my_resample_from(p[i], q[i]), dtype=torch.float64) for i in range(3)])
+        batch = torch.as_tensor(my_resample_from(p, q), dtype=torch.float64)
     except (ValueError, IndexError, RuntimeError, TypeError) as error:
         raise Hint(f"p and q may be [V] or a batch, [..., V]; on one of them your code raised: {error}.") from error
     if answers.shape != p.shape:
@@ -125,13 +125,13 @@ def _(my_left):
     if batch.shape != p.shape or not torch.allclose(_scaled(batch), _scaled(answers), atol=1e-9):
         raise Hint("on a batch [..., V] you return something else than on its rows. Sum over the last dimension: -1.")
     target, drafter = TableModel.random(3, 1, seed=3), TableModel.random(3, 1, seed=4)
-    mine = with_step(verify=partial(verify, accept=shy_coin, left=my_left))
+    mine = with_step(verify=partial(verify, accept=shy_coin, resample_from=my_resample_from))
     for settings in (dict(gamma=2), dict(gamma=3, eos=[1])):
         proof = prove(target, drafter, [0], max_new_tokens=4, decode_round=mine, progress=False, **settings)
         if not proof.exact:
             raise Hint(
-                f"with your left the law of the texts is off by {proof.total_variation:.3f} in total. At each position "
-                "what is accepted, q·A, and what is missing must add up to p; also for the bonus, where q = 0."
+                f"with your resample_from the law of the texts is off by {proof.total_variation:.3f} in total. At each "
+                "position what is accepted, q·A, and what is missing must add up to p; also for the bonus, where q = 0."
             )
     return "proven on every branch. The paper's coin is the special case that wastes the least"
 

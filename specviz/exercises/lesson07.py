@@ -31,11 +31,11 @@ class _Counting:
     def __getattr__(self, name):
         return getattr(self.model, name)
 
-    def start(self, prompts, capacity, needs=frozenset()):
-        memory = self.model.start(prompts, capacity + 1000, needs)  # that it runs over is said below, in other words
-        feed = memory.feed
-        memory.feed = lambda tokens, count=None: self.fed.append(tokens.tolist()[0]) or feed(tokens, count)
-        return memory
+    def new_cache(self, prompts, capacity, needs=frozenset()):
+        cache = self.model.new_cache(prompts, capacity + 1000, needs)  # that it runs over is said below, in other words
+        feed = cache.feed
+        cache.feed = lambda tokens, count=None: self.fed.append(tokens.tolist()[0]) or feed(tokens, count)
+        return cache
 
 
 @exercise("07-decoder", "plain-decoder", todo="One loop: feed what the memory lacks, draw one token, append it.")

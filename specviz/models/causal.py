@@ -9,8 +9,8 @@ import torch
 from specviz.arguments import as_eos, integer
 from specviz.backends.changes import Fingerprint
 from specviz.backends.choice import Backends
-from specviz.backends.memory import FULL, Transformers, direct_forward, memory_of, whole_forward
 from specviz.backends.precision import distance, tolerance
+from specviz.backends.transformers import FULL, Transformers, cache_of, direct_forward, whole_forward
 from specviz.models.tokenizers import HubTokenizer
 
 STATEFUL = ("mamba", "rwkv", "recurrent", "linear_attention", "conv", "hybrid")
@@ -58,7 +58,7 @@ class HubModel:
         )
 
     @torch.no_grad()
-    def _check_rewinding(self, fresh_logits, memory) -> torch.Tensor:
+    def _check_rewinding(self, fresh_logits, cache) -> torch.Tensor:
         """ValueError unless a memory that is fed raggedly, and rewound, gives what fresh forwards give.
 
         fresh_logits(ids [B, n], row) -> [B, n, V] without a memory, for row 0 or 1 alone or, where row is None, for
@@ -70,7 +70,7 @@ class HubModel:
             # A mate, and tokens behind these, change nothing but the rounding, of which this is a measure.
             both = fresh_logits(texts, None)
             both = torch.stack([both[i, end - 3 : end] for i, end in _ENDS])
-            ragged = self._ragged_logits(memory())
+            ragged = self._ragged_logits(cache())
         except Exception as error:  # whatever a model does with a cache that is not its own
             raise ValueError(f"{self.name}: its memory does not work with rewinding ({error!r}).") from error
         difference, most = distance(ragged, fresh), tolerance(fresh, measured=distance(both, fresh))
@@ -85,14 +85,14 @@ class HubModel:
         # From all over the vocabulary: the first ids are special ones, which some models answer with huge numbers.
         return torch.arange(0, 16 * self.vocab_size, self.vocab_size).view(2, 8) // 16
 
-    def _ragged_logits(self, memory):
+    def _ragged_logits(self, cache):
         """[2, 3, V] of the last tokens of ids[0, :6] and ids[1, :5], fed raggedly; behind them lie stale ones."""
         ids = self._check_ids()
-        memory.feed(ids[:, :4], count=torch.tensor([4, 2]))
-        memory.feed(ids[:, 4:].flip(0, 1))  # drafts that are rejected
-        memory.rewind(torch.tensor([3, 2]))
-        first = memory.feed(torch.stack([ids[0, 3:4], ids[1, 2:3]]))
-        return torch.cat([first, memory.feed(torch.stack([ids[0, 4:6], ids[1, 3:5]]))], dim=1)
+        cache.feed(ids[:, :4], count=torch.tensor([4, 2]))
+        cache.feed(ids[:, 4:].flip(0, 1))  # drafts that are rejected
+        cache.rewind(torch.tensor([3, 2]))
+        first = cache.feed(torch.stack([ids[0, 3:4], ids[1, 2:3]]))
+        return torch.cat([first, cache.feed(torch.stack([ids[0, 4:6], ids[1, 3:5]]))], dim=1)
 
 
 _ENDS = ((0, 6), (1, 5))  # the rows of the check, and how long their texts are
@@ -147,7 +147,7 @@ class CausalLM(HubModel):
         self._backends = Backends(self, backend, self._ragged_logits)
         self.backend = self._backends.choose(1, frozenset()).name
 
-    def start(self, prompts, capacity, needs=frozenset()):
+    def new_cache(self, prompts, capacity, needs=frozenset()):
         if self.window is not None and min(capacity, self.context) > self.window:
             raise ValueError(
                 f"{self.name} attends through a sliding window of {self.window} tokens, and this text may grow to "
@@ -198,13 +198,13 @@ class CausalLM(HubModel):
         """The fastest way through the model that gives a fresh forward's results after a ragged feed and a rewind."""
         whole = whole_forward(self.model)
         logits = self._check_rewinding(
-            lambda ids, row: self.model(input_ids=ids).logits, lambda: memory_of(self, whole, 2, 8, attention)
+            lambda ids, row: self.model(input_ids=ids).logits, lambda: cache_of(self, whole, 2, 8, attention)
         )
         if hasattr(self.model, "_hf_hook"):  # accelerate's, which brings results back to the first device
             return whole
         direct = direct_forward(self.model)
         try:  # the same arithmetic, so nothing less than equality will do
-            same = torch.equal(self._ragged_logits(memory_of(self, direct, 2, 8, attention)), logits)
+            same = torch.equal(self._ragged_logits(cache_of(self, direct, 2, 8, attention)), logits)
         except Exception:
             same = False
         return direct if same else whole

@@ -10,7 +10,7 @@ import torch
 
 from specviz.arguments import as_ids, encodable, integer
 from specviz.backends.protocol import check_needs
-from specviz.models.table import LookBackMemory
+from specviz.models.table import TokenCache
 
 
 class NgramModel:
@@ -51,9 +51,9 @@ class NgramModel:
     def __repr__(self):
         return f"<NgramModel: {self.name}, {self.vocab_size} ids, {len(self.followers)} contexts>"
 
-    def start(self, prompts, capacity, needs=frozenset()):
+    def new_cache(self, prompts, capacity, needs=frozenset()):
         check_needs(needs, (), f"n-gram model {self.name!r}")
-        return LookBackMemory(self, len(prompts), capacity)
+        return TokenCache(self, len(prompts), capacity)
 
     def look_up(self, contexts):
         """[..., k] ids of the last k tokens, oldest first -> log-probabilities [..., V]."""

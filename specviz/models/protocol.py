@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 
-class Memory(Protocol):
+class KVCache(Protocol):
     """A tape with one head a row: a KV cache that can be rewound.
 
     length [B] int64 on the CPU holds the heads. Feeding writes at each row's own head; what lies beyond
@@ -43,7 +43,7 @@ class LanguageModel(Protocol):
     dtype: torch.dtype
     start_tokens: list[int] | None  # what an encoder-decoder's text begins with; None: with the prompt
 
-    def start(self, prompts: list[list[int]], capacity: int, needs: frozenset[str] = frozenset()) -> Memory:
+    def new_cache(self, prompts: list[list[int]], capacity: int, needs: frozenset[str] = frozenset()) -> KVCache:
         """An empty memory for len(prompts) rows of up to capacity tokens, which can do all that is in needs.
 
         Nothing is fed yet; the prompts themselves matter to encoder-decoders alone, which encode them here. Raises

@@ -8,8 +8,8 @@ import torch
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from specviz.arguments import integer
-from specviz.backends.memory import memory_of, refuse_training, whole_forward
 from specviz.backends.protocol import check_needs
+from specviz.backends.transformers import cache_of, refuse_training, whole_forward
 from specviz.models.causal import HubModel
 
 CONTEXT = 512  # what T5 was trained on
@@ -49,7 +49,7 @@ class Seq2SeqLM(HubModel):
         self.start_tokens = [_start_token(model, self.name)]
         self._check()
 
-    def start(self, prompts, capacity, needs=frozenset()):
+    def new_cache(self, prompts, capacity, needs=frozenset()):
         check_needs(needs, {"inspect"}, f"encoder-decoder {self.name!r}")
         refuse_training(self.model)
         source, mask = self._padded(prompts)
@@ -68,7 +68,7 @@ class Seq2SeqLM(HubModel):
                     decoder_attention_mask=attention_mask,
                 )
 
-        return memory_of(self, forward, len(prompts), capacity)
+        return cache_of(self, forward, len(prompts), capacity)
 
     def _padded(self, prompts):
         """Sources of different lengths as (ids [B, S], mask [B, S])."""
@@ -85,7 +85,7 @@ class Seq2SeqLM(HubModel):
             source, mask = self._padded(sources if row is None else [sources[row]])
             return self.model(input_ids=source, attention_mask=mask, decoder_input_ids=ids).logits
 
-        self._check_rewinding(fresh_logits, lambda: self.start(sources, 8))
+        self._check_rewinding(fresh_logits, lambda: self.new_cache(sources, 8))
 
 
 def _start_token(model, name) -> int:

@@ -7,7 +7,7 @@ import torch
 
 from specviz.arguments import as_eos, integer
 from specviz.backends.protocol import check_needs
-from specviz.backends.tape import Tape
+from specviz.backends.ragged import RaggedCache
 from specviz.models.tokenizers import SymbolTokenizer
 
 
@@ -54,9 +54,9 @@ class TableModel:
     def __repr__(self):
         return f"<TableModel {self.name!r}: {self.vocab_size} symbols, looks back {self.order}>"
 
-    def start(self, prompts, capacity, needs=frozenset()):
+    def new_cache(self, prompts, capacity, needs=frozenset()):
         check_needs(needs, (), f"table {self.name!r}")
-        return LookBackMemory(self, len(prompts), capacity)
+        return TokenCache(self, len(prompts), capacity)
 
     def look_up(self, contexts):
         """[..., k] ids of the last k tokens, oldest first -> logits [..., V]."""
@@ -65,7 +65,7 @@ class TableModel:
         return self.logits[contexts.to(self.device).unbind(-1)]
 
 
-class LookBackMemory(Tape):
+class TokenCache(RaggedCache):
     """A tape of tokens, for a model that looks back at the last model.order of them.
 
     The context is read back from the tape, so a memory fault changes what comes out.

@@ -90,7 +90,7 @@ def load_pair(target, draft=None, *, device="auto", dtype=torch.float32, device_
 
     from specviz.drafters.model import ModelDrafter
 
-    ModelDrafter(draft).fit(target)
+    ModelDrafter(draft).check_target(target)
     return target, draft
 
 

@@ -1,6 +1,6 @@
 """What speculation gains: the paper's formulas (theory), and a pair measured and judged (profile -> Profile)."""
 
-from specviz.speedup.profiler import profile
-from specviz.speedup.profiles import Profile, Speed
+from specviz.speedup.measure import profile
+from specviz.speedup.result import MeasuredSpeedup, Profile
 
-__all__ = ["Profile", "Speed", "profile"]
+__all__ = ["MeasuredSpeedup", "Profile", "profile"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from specviz.speedup.profiles import NEAR, Profile
+from specviz.speedup.result import NEAR, Profile
 from specviz.trace import PHASES
 
 WORTH = 1.05  # less is not called a gain
@@ -97,7 +97,7 @@ def _what_is_dear(profile, gamma) -> str:
         ),
         "draft_prompt": (
             f"reading the prompt takes the draft {profile.draft_prompt_seconds / profile.target_seconds:.1f} target "
-            f"steps, and texts have {profile.new_tokens} tokens only",
+            f"steps, and texts have {profile.max_new_tokens} tokens only",
             "in longer texts, or if that were free",
         ),
         "verify": (
@@ -155,7 +155,7 @@ def report(profile: Profile) -> str:
     lines = [
         f"{profile.target} with {profile.drafter}, {profile.machine} ({profile.device}, {profile.dtype}, "
         f"threads: {profile.threads})",
-        f"{profile.prompts} prompts, {profile.new_tokens} new tokens each, {_settings(profile.sampling)}",
+        f"{profile.prompts} prompts, {profile.max_new_tokens} new tokens each, {_settings(profile.sampling)}",
         "",
         f"target step  {step * 1e3:.2f} ms, and {profile.overhead(0) * step * 1e3:.2f} ms outside it in plain decoding",
         f"draft step   c = {profile.c:.3f}",

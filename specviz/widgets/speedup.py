@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traitlets
 
-from specviz.speedup.profiles import Profile
+from specviz.speedup.result import Profile
 from specviz.widgets.base import Widget
 
 MAX_GAMMA = 16  # how far the picture goes; the formulas know no limit

@@ -14,17 +14,26 @@ import numpy as np
 import torch
 from scipy import optimize, stats
 
-from specviz.arguments import as_prompts, check_target, integer
+from specviz.arguments import as_prompts, check_model, integer
 from specviz.decoding import autoregress, speculate
 from specviz.drafters.model import ModelDrafter, as_drafter
 from specviz.progress import progress_bar
 from specviz.sampling import SamplingParams, as_sampling
-from specviz.speedup.profiles import Profile, Speed
+from specviz.speedup.result import MeasuredSpeedup, Profile
 from specviz.trace import PHASES
 
 
 def profile(
-    target, drafter, prompts, *, gammas=tuple(range(1, 9)), new_tokens=64, sampling=None, runs=5, seed=0, progress=None
+    target,
+    drafter,
+    prompts,
+    *,
+    gammas=tuple(range(1, 9)),
+    max_new_tokens=64,
+    sampling=None,
+    runs=5,
+    seed=0,
+    progress=None,
 ) -> Profile:
     """Measure a pair -> Profile. Decodes about runs * (number of prompts) * (number of gammas + 3) / 2 texts.
 
@@ -33,7 +42,7 @@ def profile(
     prompts     at least two: text, token ids or chat messages. Numbers 0, 2, 4, … calibrate the prediction (plain
                 decoding and the largest γ alone); speedups are those of 1, 3, 5, …
     gammas      the γ to measure
-    new_tokens  length of each text, exactly: EOS does not end it
+    max_new_tokens  length of each text, exactly: EOS does not end it
     sampling    SamplingParams, by default temperature 1
     runs        how often all is repeated, with other seeds; a run's speedup is that of its prompts together
     progress    True shows a bar at once, None after two seconds, False never
@@ -45,7 +54,7 @@ def profile(
     Raises ValueError for wrong arguments and for a text that hits the target's context, before anything is decoded,
     and KeyboardInterrupt when interrupted.
     """
-    setting = _checked(target, drafter, prompts, gammas, new_tokens, sampling, runs, seed)
+    setting = _checked(target, drafter, prompts, gammas, max_new_tokens, sampling, runs, seed)
     prompts, largest = setting.prompts, setting.gammas[-1]
     forwards = _Forwards(setting)
     calibration, plain_steps = [], []  # (number of the prompt, rounds) of each text; rounds
@@ -91,12 +100,12 @@ def profile(
         threads=torch.get_num_threads(),
         sampling=setting.sampling.to_dict(),
         prompts=len(prompts),
-        new_tokens=setting.new_tokens,
+        max_new_tokens=setting.max_new_tokens,
         alpha_by_position=rates,
         alpha_intervals=intervals,
         draft_lengths={n: lengths[n] / lengths.total() for n in sorted(lengths)},
         speedups={gamma: _speed(seconds[0], seconds[gamma]) for gamma in setting.gammas},
-        tokens_per_round={gamma: setting.new_tokens / statistics.mean(counts[gamma]) for gamma in setting.gammas},
+        tokens_per_round={gamma: setting.max_new_tokens / statistics.mean(counts[gamma]) for gamma in setting.gammas},
         operations_ratio=_operations_ratio(target, setting.drafter),
         **_costs(forwards, [rounds for _, rounds in calibration], plain_steps, largest),
     )
@@ -111,18 +120,18 @@ class _Setting:
     drafter: object
     prompts: list[list[int]]
     gammas: list[int]
-    new_tokens: int
+    max_new_tokens: int
     sampling: SamplingParams
     runs: int
     seed: int
 
 
-def _checked(target, drafter, prompts, gammas, new_tokens, sampling, runs, seed) -> _Setting:
-    check_target(target)
+def _checked(target, drafter, prompts, gammas, max_new_tokens, sampling, runs, seed) -> _Setting:
+    check_model(target)
     if drafter is None:
         raise ValueError("drafter=None: there is nothing to profile; give a draft model or a drafter.")
     drafter = as_drafter(drafter)
-    drafter.fit(target)
+    drafter.check_target(target)
     prompts, _ = as_prompts(target, prompts)
     if len(prompts) < 2:
         raise ValueError(
@@ -133,25 +142,31 @@ def _checked(target, drafter, prompts, gammas, new_tokens, sampling, runs, seed)
     gammas = sorted({integer(gamma, "gammas: a γ", 1) for gamma in (gammas if listed else [gammas])})
     if not gammas:
         raise ValueError("gammas=() is empty: give at least one γ, such as (1, 2, 4).")
-    new_tokens, runs, seed = integer(new_tokens, "new_tokens", 2), integer(runs, "runs", 1), integer(seed, "seed", 0)
+    max_new_tokens, runs, seed = (
+        integer(max_new_tokens, "max_new_tokens", 2),
+        integer(runs, "runs", 1),
+        integer(seed, "seed", 0),
+    )
     if seed >= 2**63:
         raise ValueError(f"seed={seed}: each text has a seed of its own from there on; give one below 2**63.")
     begins = getattr(target, "start_tokens", None)  # of an encoder-decoder, whose texts do not go on from the prompt
     longest = max(map(len, prompts if begins is None else [begins]))
-    if longest + new_tokens > target.context:
+    if longest + max_new_tokens > target.context:
         raise ValueError(
-            f"new_tokens={new_tokens}: with a prompt of {longest} tokens that is more than the context of "
+            f"max_new_tokens={max_new_tokens}: with a prompt of {longest} tokens that is more than the context of "
             f"{target.name!r} ({target.context}); ask for less."
         )
-    if gammas[-1] >= new_tokens:
-        raise ValueError(f"gammas: γ={gammas[-1]} never fits into new_tokens={new_tokens}; ask for a longer text.")
+    if gammas[-1] >= max_new_tokens:
+        raise ValueError(
+            f"gammas: γ={gammas[-1]} never fits into max_new_tokens={max_new_tokens}; ask for a longer text."
+        )
     sampling = as_sampling(sampling)
-    return _Setting(target, drafter, prompts, gammas, new_tokens, sampling, runs, seed)
+    return _Setting(target, drafter, prompts, gammas, max_new_tokens, sampling, runs, seed)
 
 
 def _rounds(setting, number, gamma, seed):
     """The rounds of one text after prompt number, plain for gamma = 0."""
-    settings = dict(max_new_tokens=setting.new_tokens, sampling=setting.sampling, eos=(), seed=seed, record="none")
+    settings = dict(max_new_tokens=setting.max_new_tokens, sampling=setting.sampling, eos=(), seed=seed, record="none")
     prompt = setting.prompts[number]
     if gamma == 0:
         trace = autoregress(setting.target, prompt, **settings)
@@ -181,15 +196,15 @@ class _Forwards:
         begins = getattr(target, "start_tokens", None)
         mean = round(statistics.mean(map(len, prompts))) if begins is None else len(begins)
         room = min(model.context for model in self.models.values()) - len(self.sizes) - 1
-        self.at = max(1, min(mean + setting.new_tokens // 2, room))
-        capacity = mean + setting.new_tokens + len(self.sizes)
+        self.at = max(1, min(mean + setting.max_new_tokens // 2, room))
+        capacity = mean + setting.max_new_tokens + len(self.sizes)
         ids = [token for prompt in prompts for token in prompt]
         least = min(model.vocab_size for model in self.models.values())
         self.ids = torch.tensor(ids * math.ceil((self.at + len(self.sizes)) / len(ids))).clamp(max=least - 1)[None]
-        self.memories = {}
+        self.caches = {}
         for name, model in self.models.items():
-            self.memories[name] = model.start([prompts[0]], max(capacity, self.at + len(self.sizes)))
-            self.memories[name].feed(self.ids[:, : self.at].to(model.device))
+            self.caches[name] = model.new_cache([prompts[0]], max(capacity, self.at + len(self.sizes)))
+            self.caches[name].feed(self.ids[:, : self.at].to(model.device))
         self.seconds = {}
 
     def time_rounds(self, n, keep=True):
@@ -204,12 +219,12 @@ class _Forwards:
 
     @torch.inference_mode()  # as in a round
     def _time(self, name, n, keep):
-        memory, device = self.memories[name], self.models[name].device
-        memory.rewind(torch.tensor([self.at]))
+        cache, device = self.caches[name], self.models[name].device
+        cache.rewind(torch.tensor([self.at]))
         fed = self.ids[:, self.at : self.at + n].to(device)
         _wait(device)
         began = time.perf_counter()
-        memory.feed(fed)
+        cache.feed(fed)
         _wait(device)
         if keep:
             self.seconds.setdefault((name, n), []).append(time.perf_counter() - began)
@@ -326,9 +341,9 @@ def _interval(accepted, tested) -> tuple[float, float]:
     return min(rate, max(0.0, (middle - half) / scale)), max(rate, min(1.0, (middle + half) / scale))
 
 
-def _speed(plain, speculative) -> Speed:
+def _speed(plain, speculative) -> MeasuredSpeedup:
     ratios = [a / b for a, b in zip(plain, speculative, strict=True)]
-    return Speed(statistics.median(ratios), min(ratios), max(ratios), len(ratios))
+    return MeasuredSpeedup(statistics.median(ratios), min(ratios), max(ratios), len(ratios))
 
 
 def _operations_ratio(target, drafter) -> float | None:

@@ -24,8 +24,8 @@ from transformers import (
 )
 
 from specviz import CausalLM, SamplingParams, TableModel, autoregress, rounds, speculate
-from specviz.decoding import commit, draft, start, target_forward
 from specviz.drafters.model import ModelDrafter
+from specviz.steps import begin, commit, draft, target_forward
 from specviz.verification import verify
 
 FAMILIES = ["llama", "gpt2", "qwen2"]
@@ -49,18 +49,18 @@ def test_ragged_feeding_and_rewinding_equal_fresh_forwards(kind):
     model = pair(kind)[0]
     generator = torch.Generator().manual_seed(0)
     texts = [[3], [5, 1, 7], [2, 2]]  # what each row holds
-    memory = model.start(texts, capacity=40)
+    cache = model.new_cache(texts, capacity=40)
     width = max(map(len, texts))
-    memory.feed(torch.tensor([t + [0] * (width - len(t)) for t in texts]), count=torch.tensor([len(t) for t in texts]))
+    cache.feed(torch.tensor([t + [0] * (width - len(t)) for t in texts]), count=torch.tensor([len(t) for t in texts]))
     for _ in range(12):
         keep = [int(torch.randint(max(1, len(t) - 2), len(t) + 1, (1,), generator=generator)) for t in texts]
-        memory.rewind(torch.tensor(keep))
+        cache.rewind(torch.tensor(keep))
         texts = [t[:k] for t, k in zip(texts, keep, strict=True)]
-        assert memory.length.tolist() == [len(t) for t in texts]
+        assert cache.length.tolist() == [len(t) for t in texts]
         n = int(torch.randint(1, 4, (1,), generator=generator))
         new = torch.randint(0, 12, (3, n), generator=generator)
         count = torch.randint(0, n + 1, (3,), generator=generator)
-        logits = memory.feed(new, count)
+        logits = cache.feed(new, count)
         for row in range(3):
             kept = int(count[row])
             texts[row] = texts[row] + new[row, :kept].tolist()
@@ -71,12 +71,12 @@ def test_ragged_feeding_and_rewinding_equal_fresh_forwards(kind):
 
 @pytest.mark.parametrize("kind", ["table", "llama"])
 def test_rewind_never_moves_forward_and_capacity_is_checked(kind):
-    memory = pair(kind)[0].start([[1]], capacity=4)
-    memory.feed(torch.tensor([[1, 2]]))
-    memory.rewind(torch.tensor([9]))
-    assert memory.length.tolist() == [2]
+    cache = pair(kind)[0].new_cache([[1]], capacity=4)
+    cache.feed(torch.tensor([[1, 2]]))
+    cache.rewind(torch.tensor([9]))
+    assert cache.length.tolist() == [2]
     with pytest.raises(ValueError, match="3 tokens do not fit.*capacity 4"):
-        memory.feed(torch.tensor([[1, 2, 3]]))
+        cache.feed(torch.tensor([[1, 2, 3]]))
 
 
 # --- the invariant ------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def test_every_recorded_p_and_q_equals_a_fresh_forward(kind, dtype, tolerance):
 class Spied(ModelDrafter):
     """Keeps what its sessions propose: (committed, length, Proposal) of each round."""
 
-    def start(self, *given):
-        session, self.proposed = super().start(*given), []
+    def new_session(self, *given):
+        session, self.proposed = super().new_session(*given), []
         propose = session.propose
 
         def kept(committed, length, *others):
@@ -159,7 +159,7 @@ def test_every_q_that_is_proposed_is_a_fresh_forwards(kind, ending, prompts, rec
 @pytest.mark.parametrize("kind", ["table", *FAMILIES])
 def test_after_commit_the_memories_lag_by_one_token_or_two(kind):
     target, drafter = pair(kind)
-    state = start(target, drafter, [[1, 2, 3], [4]], gamma=3, max_new_tokens=30, seed=1)
+    state = begin(target, drafter, [[1, 2, 3], [4]], gamma=3, max_new_tokens=30, seed=1)
     seen = set()
     while state.active.any():
         proposal = draft(state)
@@ -169,8 +169,8 @@ def test_after_commit_the_memories_lag_by_one_token_or_two(kind):
         for row, round in enumerate(done):
             if round is None:
                 continue
-            assert state.memory.length[row] == state.length[row] - 1
-            lag = int(state.length[row] - state.session.memory.length[row])
+            assert state.cache.length[row] == state.length[row] - 1
+            lag = int(state.length[row] - state.session.cache.length[row])
             if round.outcome == "bonus":
                 assert lag == 2  # the last draft was never fed to the draft model
             if round.outcome == "resampled":
@@ -384,8 +384,8 @@ def test_logits_that_are_treated_after_the_head_are_treated_here_too():
 
     model.__class__ = Capped
     model.get_output_embeddings().weight.data.mul_(20)
-    memory = CausalLM(model).start([[1]], capacity=8)
-    assert memory.feed(torch.tensor([[1, 2, 3]])).abs().max() <= 1
+    cache = CausalLM(model).new_cache([[1]], capacity=8)
+    assert cache.feed(torch.tensor([[1, 2, 3]])).abs().max() <= 1
 
 
 def loaded(config, dtype=torch.float64, **settings):

@@ -8,10 +8,10 @@ import inspect
 import torch
 from transformers.cache_utils import Cache, StaticLayer
 
-from specviz.backends.tape import FirstLayers, Tape
+from specviz.backends.ragged import FirstLayers, RaggedCache
 
 
-class TapeLayer(StaticLayer):
+class RaggedLayer(StaticLayer):
     """One layer's keys and values [B, heads, capacity, d], written at positions that the memory sets."""
 
     positions: torch.Tensor  # [B, n], the same tensor for all layers of a memory
@@ -54,20 +54,20 @@ class Transformers:
         self.model = model
 
     def cache(self, rows, capacity, needs=frozenset()):
-        return memory_of(self.model, self.model.forward, rows, capacity)
+        return cache_of(self.model, self.model.forward, rows, capacity)
 
 
-def memory_of(model, forward, rows, capacity, attention=None, stack=None):
-    """A CausalMemory of a wrapped model. stack: the transformers model that first_layers() shortens."""
+def cache_of(model, forward, rows, capacity, attention=None, stack=None):
+    """A TransformersCache of a wrapped model. stack: the transformers model that first_layers() shortens."""
     eager = getattr(model.model.config, "_attn_implementation", None) == "eager"
     additive = model.dtype if eager else None
     attention = attention or getattr(model, "attention", FULL)
-    memory = CausalMemory(forward, model.layers, rows, capacity, model.context, model.device, additive, attention)
-    memory.model = stack or model.model
-    return memory
+    cache = TransformersCache(forward, model.layers, rows, capacity, model.context, model.device, additive, attention)
+    cache.model = stack or model.model
+    return cache
 
 
-class CausalMemory(Tape):
+class TransformersCache(RaggedCache):
     """Feeds a Hugging Face decoder with explicit positions and explicit masks.
 
     A mask is 4-D, key position <= query position: stale entries beyond a head lie at positions that no query
@@ -85,7 +85,7 @@ class CausalMemory(Tape):
         super().__init__(rows, capacity)
         self.forward, self.context, self.device = forward, context, device
         self.additive, self.attention = additive, attention
-        self.layers = [TapeLayer(max_cache_len=capacity) for _ in range(layers)]
+        self.layers = [RaggedLayer(max_cache_len=capacity) for _ in range(layers)]
         self.cache = Cache(layers=self.layers)
         self.keys = torch.arange(capacity, device=device)
 
@@ -99,7 +99,7 @@ class CausalMemory(Tape):
         self.advance(n, count)
         return logits.to(self.device)
 
-    def fill(self, tokens, count=None):
+    def prefill(self, tokens, count=None):
         self.feed(tokens, count, keep=1)
 
     def first_layers(self, n):
@@ -180,17 +180,17 @@ def refuse_training(model) -> None:
         )
 
 
-def fed_through(memory, forward) -> FirstLayers:
+def fed_through(cache, forward) -> FirstLayers:
     """A view of a memory that feeds through another forward than the memory's own."""
 
     def feed(tokens, count=None):
-        whole, memory.forward = memory.forward, forward
+        whole, cache.forward = cache.forward, forward
         try:
-            return memory.feed(tokens, count)
+            return cache.feed(tokens, count)
         finally:
-            memory.forward = whole
+            cache.forward = whole
 
-    return FirstLayers(memory, feed)
+    return FirstLayers(cache, feed)
 
 
 def stack_name(model) -> str | None:

@@ -17,7 +17,7 @@ NEAR = (0.9, 1.1)  # measured / predicted within these limits is called as predi
 
 
 @dataclass(frozen=True)
-class Speed:
+class MeasuredSpeedup:
     """Speedup over plain decoding in several runs, each of which decoded every measured prompt both ways."""
 
     median: float
@@ -45,9 +45,9 @@ class Profile:
     threads: int
     sampling: dict
     prompts: int
-    new_tokens: int  # decoded after each prompt
+    max_new_tokens: int  # decoded after each prompt
     alpha_by_position: list[tuple[float, int]]  # (accepted / tested, tested) at draft position 1, 2, …
-    alpha_intervals: list[tuple[float, float]]  # 95 %; see specviz.speedup.profiler.acceptance
+    alpha_intervals: list[tuple[float, float]]  # 95 %; see specviz.speedup.measure.acceptance
     draft_lengths: dict[int, float]  # {drafts proposed where the largest γ was asked for: share of such rounds}
     target_seconds: float  # a target step
     c: float  # a draft step: of a draft model its forward alone, of other drafters the draft phase a drafted token
@@ -56,7 +56,7 @@ class Profile:
     verify_cost: dict[int, float]  # {n: V(n)}
     plain_seconds: dict[str, float]  # {phase: seconds of a plain step outside its forward}
     outside_seconds: dict[str, list[float]]  # {phase: seconds of a round outside its forwards, by its drafts from 0 on}
-    speedups: dict[int, Speed]  # {γ: measured}
+    speedups: dict[int, MeasuredSpeedup]  # {γ: measured}
     tokens_per_round: dict[int, float]  # {γ: measured}
     operations_ratio: float | None = None  # ĉ: parameters of the draft over the target's
     version: int = VERSION
@@ -76,7 +76,7 @@ class Profile:
         shares = list(self.draft_lengths.values())
         sound = all(n >= 0 for n in self.draft_lengths) and all(share >= 0 for share in shares)
         check(sound and abs(sum(shares) - 1) < 1e-9, "draft_lengths", "{length: share}, the shares summing to 1")
-        check(self.new_tokens >= 2 and self.new_tokens % 1 == 0, "new_tokens", "a whole number, at least 2")
+        check(self.max_new_tokens >= 2 and self.max_new_tokens % 1 == 0, "max_new_tokens", "a whole number, at least 2")
         check(0 < self.target_seconds < np.inf, "target_seconds", "positive and finite")
         check(0 <= self.c < np.inf, "c", "a time ratio >= 0")
         check(0 <= self.catch_up < np.inf, "catch_up", "a time ratio >= 0")
@@ -160,7 +160,7 @@ class Profile:
     def predicted(self, gamma, *, overhead=False):
         """The speedup that α by position, c and V(n) promise at gamma (a number or an array): E[N] / (γ c + V(γ+1)).
 
-        overhead=True is the whole prediction, of texts of new_tokens tokens: it also counts the time outside the
+        overhead=True is the whole prediction, of texts of max_new_tokens tokens: it also counts the time outside the
         forwards, in plain decoding too, the draft's forward over the prompt, and that windows shrink where a text
         ends. Positions beyond those measured are given the last one's rate.
         """
@@ -168,8 +168,8 @@ class Profile:
         return np.vectorize(lambda g: one(int(g)) if g else 1.0, otypes=[float])(gamma)[()]
 
     def predicted_tokens_per_round(self, gamma: int) -> float:
-        """Tokens a round of texts of new_tokens tokens, their short last rounds counted."""
-        return self.new_tokens / float(self._rounds(gamma)[0].sum())
+        """Tokens a round of texts of max_new_tokens tokens, their short last rounds counted."""
+        return self.max_new_tokens / float(self._rounds(gamma)[0].sum())
 
     def _speedup_of_a_round(self, gamma):
         rates, tokens, cost = self._rates(gamma), 0.0, 0.0
@@ -179,7 +179,7 @@ class Profile:
         return tokens / cost
 
     def _speedup_of_a_text(self, gamma):
-        plain = self.new_tokens * sum(self.parts(0).values())
+        plain = self.max_new_tokens * sum(self.parts(0).values())
         counts, catching_up = self._rounds(gamma)
         own = self.draft_prompt_seconds / self.target_seconds + catching_up * self.catch_up
         for drafts, rounds in enumerate(counts):
@@ -188,7 +188,7 @@ class Profile:
         return plain / own
 
     def _rounds(self, gamma):
-        return expected_rounds(self._rates(gamma), self._lengths(gamma), self.new_tokens)
+        return expected_rounds(self._rates(gamma), self._lengths(gamma), self.max_new_tokens)
 
     def _rates(self, gamma):
         rates = [alpha for alpha, _ in self.alpha_by_position] or [0.0]
@@ -241,7 +241,7 @@ class Profile:
         try:
             for name in ("draft_lengths", "verify_cost", "speedups", "tokens_per_round"):
                 data[name] = {int(key): value for key, value in data[name].items()}
-            data["speedups"] = {gamma: Speed(**speed) for gamma, speed in data["speedups"].items()}
+            data["speedups"] = {gamma: MeasuredSpeedup(**speed) for gamma, speed in data["speedups"].items()}
             data["alpha_by_position"] = [(float(alpha), int(tested)) for alpha, tested in data["alpha_by_position"]]
             data["alpha_intervals"] = [(float(low), float(high)) for low, high in data["alpha_intervals"]]
             return cls(**data)
@@ -275,8 +275,8 @@ class Profile:
         raise ValueError(f"cost={cost!r}: must be 'draft', 'draft_prompt', 'verify' or 'outside'.")
 
 
-def expected_rounds(alphas, lengths, new_tokens):
-    """How many rounds a text of new_tokens tokens takes, on average -> (rounds [γ+1] by drafts, rounds that catch up).
+def expected_rounds(alphas, lengths, max_new_tokens):
+    """How many rounds a text takes, on average -> (rounds [γ+1] by drafts, rounds that catch up).
 
     alphas [γ]: acceptance rate by position, each given that all before were accepted. lengths {l: share}: how many
     tokens the drafter proposes, up to γ. A round that catches up is one with drafts after full acceptance: the draft
@@ -290,8 +290,8 @@ def expected_rounds(alphas, lengths, new_tokens):
     most = len(alphas)
     # ahead[r, late]: expected rounds by drafts, and in the last column those that catch up, with r tokens to come;
     # late: the round before accepted all its drafts
-    ahead = np.zeros((new_tokens + 1, 2, most + 2))
-    for r in range(1, new_tokens + 1):
+    ahead = np.zeros((max_new_tokens + 1, 2, most + 2))
+    for r in range(1, max_new_tokens + 1):
         for length, share in lengths.items():
             drafts = min(length, most, r - 1)
             reached = np.append(1.0, np.cumprod(alphas[:drafts]))  # P(at least k are accepted)
@@ -300,7 +300,7 @@ def expected_rounds(alphas, lengths, new_tokens):
             ahead[r] += share * rest
             ahead[r, :, drafts] += share
             ahead[r, 1, -1] += share * (drafts > 0)
-    return ahead[new_tokens, 0, :-1], float(ahead[new_tokens, 0, -1])
+    return ahead[max_new_tokens, 0, :-1], float(ahead[max_new_tokens, 0, -1])
 
 
 def _refuse(constant):
