@@ -16,7 +16,7 @@ import transformers
 
 from specviz import CausalLM, SamplingParams, load_pair
 from specviz.equivalence.adapters import from_transformers
-from specviz.equivalence.audit import audit
+from specviz.equivalence.auditing import audit
 
 FOXES = "The king and the queen and the fox, and the"  # looks back at itself, so that prompt lookup finds something
 GREEDY = [  # openings for temperature 0
@@ -109,7 +109,7 @@ PAGE = """# Is assisted generation in transformers exact?
 
 Written by [`benchmarks/audit_transformers.py`](../benchmarks/audit_transformers.py) from continuations that
 `model.generate(assistant_model=…)` and `model.generate(prompt_lookup_num_tokens=…)` returned; the audit sees nothing
-but their token ids ([`specviz/equivalence/audit.py`](../specviz/equivalence/audit.py) says how it judges).
+but their token ids ([`specviz/equivalence/auditing.py`](../specviz/equivalence/auditing.py) says how it judges).
 
 - **pairs**: *3 symbols* is a random Llama of two layers over three symbols, with another as its assistant (their
   distributions overlap by 0.68 on average); *tales* is the bundled pair, 2,048 tokens. In float32, on the CPU.

@@ -23,6 +23,15 @@ from specviz.settings import Settings, known
 from specviz.text import Continuation
 from specviz.timing import Stopwatch
 from specviz.trace import PHASES, Round
+from specviz.verification import accept_probability, residual, verify
+
+__all__ = [
+    "State", "accept_probability", "begin", "commit", "decode_round", "draft", "residual", "target_forward", "verify",
+]  # fmt: skip
+
+
+def __dir__():
+    return __all__
 
 
 @dataclass

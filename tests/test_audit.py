@@ -12,7 +12,7 @@ from tiny import hub_model, language_model
 
 from specviz import CausalLM, SamplingParams, TableModel
 from specviz.equivalence.adapters import from_specviz, from_transformers
-from specviz.equivalence.audit import audit
+from specviz.equivalence.auditing import audit
 from specviz.equivalence.mutants import CASES, MUTANTS
 
 quiet = partial(audit, progress=False)

@@ -209,9 +209,9 @@ class LeanCache(RaggedCache):
         super().__init__(rows, capacity)
         self.weights, self.rows = weights, rows
         shape = (len(weights.layers), 2, rows, weights.kv_heads, capacity, weights.size)
-        self.tape = torch.zeros(shape, dtype=weights.dtype)
-        self.flat = self.tape.flatten(0, 1)  # the same: keys, values, keys, values, …
-        self.layers = [KeyValue(*layer) for layer in self.tape.unbind()]  # to look at
+        self.keys_values = torch.zeros(shape, dtype=weights.dtype)
+        self.flat = self.keys_values.flatten(0, 1)  # the same: keys, values, keys, values, …
+        self.layers = [KeyValue(*layer) for layer in self.keys_values.unbind()]  # to look at
         self.buffers = {}  # by number of tokens
 
     def feed(self, tokens, count=None, layers=None):
@@ -262,7 +262,7 @@ class LeanCache(RaggedCache):
         elif n > 1:
             mask = b.causal.narrow(-1, self.capacity - first, end)
 
-        new = self.tape.narrow(4, first, n).unbind() if at is None else None  # of each layer
+        new = self.keys_values.narrow(4, first, n).unbind() if at is None else None  # of each layer
         seen = self.flat.narrow(3, 0, end).unbind()  # [B, K, end, s] each
         looked_up = w.by_token is not None
         if looked_up:
@@ -278,7 +278,7 @@ class LeanCache(RaggedCache):
             if at is None:
                 new[i].copy_(projected.key_value)
             else:
-                self.tape[i].scatter_(3, at, projected.key_value)
+                self.keys_values[i].scatter_(3, at, projected.key_value)
             attended = attention(projected.query, seen[2 * i], seen[2 * i + 1], attn_mask=mask)  # [B, H, n, s]
             if n > 1:  # a single token's heads lie side by side as they are
                 attended = attended.transpose(1, 2)

@@ -1,6 +1,5 @@
 """What speculation gains: the paper's formulas (theory), and a pair measured and judged (profile -> Profile)."""
 
-from specviz.speedup.measure import profile
-from specviz.speedup.result import MeasuredSpeedup, Profile
+import lazy_loader
 
-__all__ = ["MeasuredSpeedup", "Profile", "profile"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
