@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 from specviz.verification import Verdict, verify
 
+__all__ = ["STANDARD", "Rule"]
+
+
+def __dir__():
+    return __all__
+
 
 @dataclass(frozen=True)
 class Rule:
