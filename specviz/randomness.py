@@ -65,10 +65,12 @@ def inverse_cdf(probs, u):
     home = probs.device if torch.is_tensor(probs) else None
     if home is not None and home.type not in ("cpu", "cuda"):
         probs = probs.cpu()  # MPS has no float64
-    cumulative = as_array(as_tensor(probs).cumsum(-1, dtype=torch.float64))  # torch adds up twice as fast as numpy
-    if isinstance(cumulative, np.ndarray):
+    probs = as_array(probs)
+    if isinstance(probs, np.ndarray):
+        cumulative = probs.cumsum(-1, dtype=np.float64)
         token = (cumulative > as_array(u)[:, None] * cumulative[:, -1:]).argmax(-1)  # the first that is true
         return token if home is None else as_tensor(token, home)
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
     point = beside(u, cumulative)[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp(max=cumulative.shape[-1] - 1)
 
@@ -104,7 +106,7 @@ class _Uniform:
 
 def leading_successes(success: np.ndarray) -> np.ndarray:
     """[B, n] bool -> [B] int64: how many are true before the first that is not."""
-    return success.cumprod(-1).sum(-1)
+    return np.array([row.index(False) if False in row else len(row) for row in success.tolist()])
 
 
 def last_success(success: np.ndarray) -> np.ndarray:

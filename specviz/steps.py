@@ -7,6 +7,8 @@ prove() proves.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import gt
 
 import numpy as np
 import torch
@@ -48,7 +50,7 @@ class State:
     prompt_lengths: list[int]  # [B]
     limits: list[int]  # [B]: the length at which each text ends, if nothing ends it before
     finish: list[str | None]  # [B]: why each row ended; None while it is active
-    cache_length: torch.Tensor  # [B] on the CPU: length - 1, where both memories stand between rounds
+    cache_lengths: list[int]  # [B]: lengths - 1, where both caches stand between rounds
     active: torch.Tensor  # [B] bool on the CPU: the rows that have not ended
     stopwatch: Stopwatch
     cache: KVCache | None = None  # None where no row has anything to decode
@@ -128,7 +130,7 @@ def prefill(request: Request) -> State:
     state = State(
         target, drafter, request.settings, request.single, request.prompts, _right_padded(texts, max(limits)),
         lengths=lengths, prompt_lengths=list(lengths), limits=limits, finish=[None] * len(texts),
-        cache_length=_of_rows(lengths) - 1, active=torch.ones(len(texts), dtype=torch.bool),
+        cache_lengths=[length - 1 for length in lengths], active=torch.ones(len(texts), dtype=torch.bool),
         stopwatch=Stopwatch(target.device),
     )  # fmt: skip
     state.finish = _finish(state, lengths, state.finish)
@@ -141,7 +143,7 @@ def prefill(request: Request) -> State:
             state.session = drafter.new_session(target, request.prompts, capacity, state.settings.eos, state.cache)
         if max(lengths) > 1:
             feed = getattr(state.cache, "prefill", state.cache.feed)  # nobody looks at the prompt's logits
-            feed(state.committed[:, : max(lengths) - 1], state.cache_length)
+            feed(state.committed[:, : max(lengths) - 1], _of_rows(state.cache_lengths))
         state.stopwatch.mark("prefill")
         state.prefill_seconds = state.stopwatch.seconds()["prefill"]
     return state
@@ -168,9 +170,9 @@ def draft(state) -> Proposal:
         proposal = nothing_drafted(len(state.lengths), state.target.vocab_size, state.device)
     else:
         # Nothing to do, unless this round was begun before, or a commit was cut short.
-        state.session.rewind(state.cache_length)
+        state.session.rewind(state.cache_lengths)
         proposal = state.session.propose(
-            state.committed, state.length, _of_rows(gamma), state.sampling, state.randomness
+            state.committed, state.lengths, gamma, state.sampling, state.randomness
         )
         _check_proposal(state, proposal, gamma)
     state.stopwatch.mark("draft")
@@ -184,7 +186,7 @@ def target_forward(state, proposal) -> torch.Tensor:
     p[:, i] is the target's distribution after the committed text and the first i drafts.
     """
     _check_round(state, proposal)
-    state.cache.rewind(state.cache_length)  # nothing to do, unless this round was begun before, or a commit cut short
+    state.cache.rewind(state.cache_lengths)  # nothing to do, unless this round was begun before, or a commit cut short
     if proposal.tokens.device != state.device:
         proposal.tokens, proposal.q = proposal.tokens.to(state.device), proposal.q.to(state.device)
     committed, drafts = state.committed.numpy(), as_array(proposal.tokens)
@@ -228,9 +230,9 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
             )
         )
     _publish(state, done, reasons)
-    state.cache.rewind(state.cache_length)
+    state.cache.rewind(state.cache_lengths)
     if state.session is not None:
-        state.session.rewind(state.cache_length)
+        state.session.rewind(state.cache_lengths)
     state.stopwatch.mark("commit")
     seconds = state.stopwatch.seconds()
     for round in filter(None, done):
@@ -250,14 +252,15 @@ def _check_round(state, proposal):
 
 def _check_proposal(state, proposal, asked):
     """ValueError for a proposal of more tokens than were asked for, or with a q that is not over the target's ids."""
-    drafted, name, vocab_size = proposal.lengths.tolist(), state.drafter.name, state.target.vocab_size
-    if any(n > most for n, most in zip(drafted, asked, strict=True)):
+    name, vocab_size, x = state.drafter.name, state.target.vocab_size, proposal.tokens
+    drafted = proposal.lengths.tolist()
+    if any(map(gt, drafted, asked)):
         raise ValueError(
             f"drafter {name!r} proposed {drafted} tokens (row by row), more than the {asked} that were asked for."
         )
-    x = proposal.tokens
     # On a GPU ids are not looked at: it would have to be waited for, and an index out of range ends the program there.
-    outside = x.is_cpu and np.count_nonzero(x.numpy().astype(np.uint64) >= vocab_size)
+    ids = list(chain.from_iterable(x.tolist())) if x.is_cpu else []
+    outside = ids and not 0 <= min(ids) <= max(ids) < vocab_size
     if outside or proposal.q.shape != (*x.shape, vocab_size):
         raise ValueError(
             f"drafter {name!r} proposed {x.tolist()} with a q of shape {list(proposal.q.shape)}: must be ids of the "
@@ -346,8 +349,8 @@ def _publish(state, done, reasons):
             committed[row, state.lengths[row] : lengths[row]] = round.tokens
     finish = _finish(state, lengths, reasons)
     active = state.active if finish == state.finish else _of_rows([reason is None for reason in finish])
-    new = lengths, _of_rows([length - 1 for length in lengths]), finish, active, state.round + 1, [*state.history, done]
-    state.lengths, state.cache_length, state.finish, state.active, state.round, state.history = new
+    new = lengths, [length - 1 for length in lengths], finish, active, state.round + 1, [*state.history, done]
+    state.lengths, state.cache_lengths, state.finish, state.active, state.round, state.history = new
 
 
 def _finish(state, lengths, reasons) -> list[str | None]:

@@ -6,6 +6,7 @@ Written once for numpy's arrays and torch's tensors, one row or many: what the d
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import lt
 
 import numpy as np
 import torch
@@ -68,26 +69,24 @@ def verify(
     """
     x, q, p = as_array(draft_tokens), as_array(q), as_array(p)
     rows, gamma = x.shape
-    drafted = np.full(rows, gamma) if draft_lengths is None else np.array(torch.as_tensor(draft_lengths).tolist())
-    if active is not None:
-        active = torch.as_tensor(active)
-        active = None if all(active.tolist()) else active  # nothing has to be masked
+    drafted = [gamma] * rows if draft_lengths is None else torch.as_tensor(draft_lengths).tolist()
+    if active is not None and all(active.tolist()):
+        active = None  # nothing has to be masked
     # The few numbers that decide, on the host.
     a = _half(accept, *host(of_ids(p, x), of_ids(q, x)))  # A(x_i) [B, gamma]
-    if min(drafted.tolist()) < gamma:
-        a = np.where(np.arange(gamma) < drafted[:, None], a, 0)
+    if min(drafted) < gamma:
+        a = np.where(np.arange(gamma) < np.array(drafted)[:, None], a, 0)
     accepted, coins = map(as_array, randomness.flip(a, active))
 
     # Of each row the distribution where the acceptance stops; minus q, if a draft was rejected there. Behind the last
     # draft nothing is subtracted: the residual against nothing is p itself, the bonus.
     next_mass, next_q = at_positions(p, accepted), None  # [B, V]
-    rejected = accepted < drafted
-    rejections = np.count_nonzero(rejected)
-    if rejections == rows:
+    rejected = list(map(lt, accepted.tolist(), drafted))
+    if all(rejected):
         next_q = at_positions(q, accepted)
-    elif rejections:
+    elif any(rejected):
         reached = at_positions(q, np.minimum(accepted, gamma - 1))
-        next_q = namespace(p).where(beside(rejected, p)[:, None], reached, 0)
+        next_q = namespace(p).where(beside(np.array(rejected), p)[:, None], reached, 0)
     elif resample_from is not residual_mass:
         next_q = namespace(p).zeros_like(next_mass)
     if next_q is not None:

@@ -566,8 +566,8 @@ class Foreign:
     def new_session(self, target, prompts, capacity, eos, target_cache):
         return self
 
-    def propose(self, committed, length, gamma, sampling, randomness):
-        rows, lengths = len(gamma), (gamma > 0).long()
+    def propose(self, committed, lengths, gamma, sampling, randomness):
+        rows, lengths = len(gamma), torch.tensor([min(1, n) for n in gamma])
         tokens, q = torch.full((rows, 1), self.token), self.q.expand(rows, 1, -1)
         return Proposal(tokens, q, lengths, torch.full((rows, 1), torch.nan, dtype=torch.float64))
 

@@ -46,8 +46,8 @@ class LayerSkipSession(ModelSession):
     def __init__(self, target, layers, eos, target_cache):
         super().__init__(target, target_cache.first_layers(layers), eos, target.vocab_size)
 
-    def propose(self, committed, length, gamma, sampling, randomness):
-        proposal = super().propose(committed, length, gamma, sampling, randomness)
-        self.rewind(length - 1)  # the head belongs to the target, which has not seen these drafts yet
+    def propose(self, committed, lengths, gamma, sampling, randomness):
+        proposal = super().propose(committed, lengths, gamma, sampling, randomness)
+        self.rewind([length - 1 for length in lengths])  # the head belongs to the target, which has not seen these drafts yet
         return proposal
 

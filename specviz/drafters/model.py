@@ -67,42 +67,41 @@ class ModelSession:
         ends[list(eos)] = True
         self.ends = as_array(ends)
 
-    def propose(self, committed, length, gamma, sampling, randomness):
-        ends = length.tolist()
+    def propose(self, committed, lengths, gamma, sampling, randomness):
         # The draft's own context may be the shorter one; drafting x_1 .. x_n feeds length + n - 1 tokens.
         room = self.model.context + 1
-        counts = [max(0, min(g, room - n)) for g, n in zip(gamma.tolist(), ends, strict=True)]
+        counts = [max(0, min(g, room - n)) for g, n in zip(gamma, lengths, strict=True)]
         least, most, rows = min(counts), max(counts), len(counts)
         everyone_until = least  # before that position nothing has to be masked
-        lengths = beside(np.array(counts), self.ends)  # rows draft at position i as long as i < lengths
+        drafted = beside(np.array(counts), self.ends)  # rows draft at position i as long as i < drafted
         tokens, q, u = [], [], []
         for i in range(most):
             if i == 0:  # all that the memory lacks: the prompt at first, later one token or two
-                logits = self._catch_up(committed, ends, counts)
+                logits = self._catch_up(committed, lengths, counts)
             else:
                 count = None if i < least else torch.tensor([int(n > i) for n in counts])
                 logits = self.cache.feed(as_tensor(tokens[-1][:, None]), count)[:, -1]
-            drafting = None if i < everyone_until else i < lengths
-            texts = _texts(committed, ends, tokens, drafting) if sampling.processors else None
-            q_i = sampling.probabilities(self._over_the_targets_ids(logits), texts)  # [B, V]
-            token, u_i = randomness.draw(as_array(q_i), "draft", i, active=drafting)
+            drafting = None if i < everyone_until else i < drafted
+            texts = _texts(committed, lengths, tokens, drafting) if sampling.processors else None
+            q_i = as_array(sampling.probabilities(self._over_the_targets_ids(logits), texts))  # [B, V]
+            token, u_i = randomness.draw(q_i, "draft", i, active=drafting)
             token = beside(token, self.ends)
             tokens.append(token), q.append(q_i), u.append(as_array(u_i))
             # Where a text ends with its draft. Asking a GPU would cost more than the forwards that it saves.
             on_cpu = isinstance(token, np.ndarray)
             if on_cpu and self.eos.isdisjoint(token.tolist()):
                 continue
-            ended = self.ends[token] & (i < lengths)
-            lengths = namespace(token).where(ended, i + 1, lengths)
+            ended = self.ends[token] & (i < drafted)
+            drafted = namespace(token).where(ended, i + 1, drafted)
             if on_cpu:
-                everyone_until = int(lengths.min())
-                if lengths.max() <= i + 1:
+                everyone_until = int(drafted.min())
+                if drafted.max() <= i + 1:
                     break
         if not tokens:
             return nothing_drafted(rows, self.vocab_size, self.device)
-        (lengths,) = host(lengths)
-        drafts, u = (as_tensor(stacked(parts)) for parts in (tokens, u))
-        return Proposal(drafts, torch.stack(q, 1), as_tensor(lengths), u, forwards=len(tokens))
+        (drafted,) = host(drafted)
+        drafts, q, u = (as_tensor(stacked(parts)) for parts in (tokens, q, u))
+        return Proposal(drafts, q, as_tensor(drafted), u, forwards=len(tokens))
 
     def _catch_up(self, committed, ends, drafts):
         """Feed what the memory lacks of the committed text, up to ends; logits [B, V] after its last token.
@@ -139,8 +138,8 @@ class ModelSession:
         lacking = self.vocab_size - logits.shape[-1]
         return pad(logits, (0, lacking), value=-torch.inf) if lacking else logits  # a negative pad cuts
 
-    def rewind(self, length):
-        self.cache.rewind(length)
+    def rewind(self, lengths):
+        self.cache.rewind(lengths)
 
 
 def _texts(committed, ends, drafts, drafting):

@@ -56,10 +56,10 @@ class PromptLookupSession:
         # The text of an encoder-decoder starts after its source; what the answer repeats stands in the source.
         self.sources = prompts if getattr(target, "start_tokens", None) else [[]] * len(prompts)
 
-    def propose(self, committed, length, gamma, sampling, randomness):
+    def propose(self, committed, lengths, gamma, sampling, randomness):
         drafts = [
             self._drafts(source + text[:end], most)
-            for source, text, end, most in zip(self.sources, committed.tolist(), length.tolist(), gamma.tolist())
+            for source, text, end, most in zip(self.sources, committed.tolist(), lengths, gamma)
         ]
         n = max(map(len, drafts))
         tokens = torch.tensor([draft + [0] * (n - len(draft)) for draft in drafts], device=self.target.device)
@@ -73,5 +73,5 @@ class PromptLookupSession:
         ended = next((i for i, token in enumerate(drafts) if token in self.eos), len(drafts))
         return drafts[: ended + 1]
 
-    def rewind(self, length):
+    def rewind(self, lengths):
         pass

@@ -34,15 +34,15 @@ def nothing_drafted(rows: int, vocab_size: int, device) -> Proposal:
 class DraftSession(Protocol):
     """The state of one decoding: drafters themselves keep none and can be shared."""
 
-    def propose(self, committed, length, gamma, sampling, randomness) -> Proposal:
-        """committed [B, T] right-padded, length [B], gamma [B] (0: an inactive row) -> Proposal.
+    def propose(self, committed, lengths, gamma, sampling, randomness) -> Proposal:
+        """committed [B, T] right-padded; lengths, gamma: lists [B] (gamma 0: an inactive row) -> Proposal.
 
         Rounds run in torch.inference_mode(): learn under torch.inference_mode(False) and torch.enable_grad(), from
         clones.
         """
 
-    def rewind(self, length: torch.Tensor) -> None:
-        """Forget what lies beyond length [B]."""
+    def rewind(self, lengths: list[int]) -> None:
+        """Forget what lies beyond lengths [B]."""
 
 
 class Drafter(Protocol):
