@@ -1,7 +1,7 @@
 """Where numbers are: distributions on the models' device, a round's few other numbers on the host.
 
-On a CPU a distribution is looked at as numpy's array, which shares the memory of its tensor: between two forwards,
-which have emptied the caches, a call of numpy costs a third of torch's. On a GPU the same code runs on tensors.
+On a CPU a distribution is read as numpy's array, which shares the memory of its tensor: a forward empties the CPU's
+caches, and behind it a call of numpy costs a third of torch's. On a GPU the same code runs on tensors.
 """
 
 from __future__ import annotations

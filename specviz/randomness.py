@@ -5,6 +5,7 @@ Seeded runs, Scripted replays with chosen uniforms, Exhaustive visits every outc
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import numbers
@@ -31,7 +32,7 @@ class Flipped(NamedTuple):
 
 
 class Randomness(Protocol):
-    """What a decoder asks, with numpy's arrays on a CPU and tensors elsewhere. Answers are of the kind of the question.
+    """The questions of a decoder, asked with numpy's arrays on a CPU, with tensors elsewhere, and answered in kind.
 
     Rows that are not active consume nothing and count nowhere: their answers are to be ignored.
     """
@@ -76,7 +77,7 @@ def inverse_cdf(probs, u):
 
 
 def _like(answer, asked):
-    """answer as numpy's array if that is what was asked with, else as a tensor."""
+    """answer in the kind of asked: numpy's array or a tensor."""
     return answer if isinstance(asked, np.ndarray) else as_tensor(answer)
 
 
@@ -148,8 +149,8 @@ class Seeded(_Uniform):
     """Reproducible uniforms, u = hash(seed, row, round, stream, slot): counters, not a generator that is used up.
 
     rows are the row numbers that are hashed, 0 .. B-1 by default, so that row r of a batch run alone is
-    Seeded(seed, rows=[r]). Every row, round, stream and slot has a uniform of its own: what one row draws
-    never depends on its batch mates, on the device, or on the version of a library.
+    Seeded(seed, rows=[r]). Every row, round, stream and slot has a uniform of its own: the draws of a row
+    never depend on its batch mates, on the device, or on the version of a library.
 
     It remembers the number of the current round alone (and uniforms made ahead), so give each decoding one of its own.
 
@@ -319,23 +320,27 @@ class Branch:
             raise ValueError(
                 f"randomness is a branch of {self.rows} rows, and prompt has {rows}: give [prompt] * branch.rows."
             )
+        if self.used:
+            raise ValueError("randomness is a branch that was decoded before: give each branch one decoding.")
         self.used = True
 
     def begin_round(self, round: int, length=None) -> None:
         self.used = True
 
     def child(self, name: str) -> Branch:
-        """Itself: choices inside a decoding are choices like any other."""
-        return self
+        """The same paths, for a decoding of its own: choices inside a decoding are choices like any other."""
+        child = copy.copy(self)
+        child.used = False
+        return child
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
-        mass = _on_host(probs).astype(np.float64)
-        if (mass < 0).any():
+        probabilities = _on_host(probs).astype(np.float64)
+        if (probabilities < 0).any():
             raise ValueError(
                 f"the {stream!r} draw is from negative probabilities; clamp them at 0, as residual() does."
             )
         with np.errstate(invalid="ignore"):  # rows that are not active may be of nothing but zeros
-            tokens = self._choose(mass / mass.sum(-1, keepdims=True), active)
+            tokens = self._choose(probabilities / probabilities.sum(-1, keepdims=True), active)
         return Drawn(beside(tokens, probs), _like(np.full(self.rows, math.nan), probs))
 
     def flip(self, prob, active=None, *, last=False) -> Flipped:

@@ -1,7 +1,7 @@
 """One round of speculative decoding: draft(), target_forward(), verify(), commit().
 
-Algorithm 1 of Leviathan et al. (2023). The same four steps serve one row and many, a CPU and a GPU, and are what
-prove() proves.
+Algorithm 1 of Leviathan et al. (2023). The same four steps serve one row and many, a CPU and a GPU, and prove() runs
+these very steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def __dir__():
 
 @dataclass
 class State:
-    """A decoding under way: B rows of committed text, and the memories that lag behind by one token."""
+    """A decoding under way: B rows of committed text, and the caches, which hold all of it but the last token."""
 
     target: LanguageModel
     drafter: Drafter | None  # None: plain decoding
@@ -94,7 +94,7 @@ class Request:
 
     @property
     def texts(self) -> list[list[int]]:
-        """What each row's text begins with: the prompt, or an encoder-decoder's start tokens."""
+        """The beginning of each row's text: the prompt, or an encoder-decoder's start tokens."""
         begin = getattr(self.target, "start_tokens", None)
         return self.prompts if begin is None else [begin] * len(self.prompts)
 
@@ -142,7 +142,7 @@ def prefill(request: Request) -> State:
         if drafter is not None:
             state.session = drafter.new_session(target, request.prompts, capacity, state.settings.eos, state.cache)
         if max(lengths) > 1:
-            feed = getattr(state.cache, "prefill", state.cache.feed)  # nobody looks at the prompt's logits
+            feed = getattr(state.cache, "prefill", state.cache.feed)  # the prompt's logits are not needed
             feed(state.committed[:, : max(lengths) - 1], _of_rows(state.cache_lengths))
         state.stopwatch.mark("prefill")
         state.prefill_seconds = state.stopwatch.seconds()["prefill"]
@@ -150,7 +150,7 @@ def prefill(request: Request) -> State:
 
 
 def decode_round(state) -> list[Round | None]:
-    """One round: the four steps, in order. What commit() returns."""
+    """One round: the four steps, in order. Returns commit()'s Rounds."""
     proposal = draft(state)
     p = target_forward(state, proposal)
     verdict = state.settings.rule.verify(
@@ -169,7 +169,7 @@ def draft(state) -> Proposal:
     if state.session is None:
         proposal = nothing_drafted(len(state.lengths), state.target.vocab_size, state.device)
     else:
-        # Nothing to do, unless this round was begun before, or a commit was cut short.
+        # This does nothing, unless the round was begun before or a commit was interrupted.
         state.session.rewind(state.cache_lengths)
         proposal = state.session.propose(
             state.committed, state.lengths, gamma, state.sampling, state.randomness
@@ -186,25 +186,28 @@ def target_forward(state, proposal) -> torch.Tensor:
     p[:, i] is the target's distribution after the committed text and the first i drafts.
     """
     _check_round(state, proposal)
-    state.cache.rewind(state.cache_lengths)  # nothing to do, unless this round was begun before, or a commit cut short
+    state.cache.rewind(state.cache_lengths)  # as in draft()
     if proposal.tokens.device != state.device:
         proposal.tokens, proposal.q = proposal.tokens.to(state.device), proposal.q.to(state.device)
     committed, drafts = state.committed.numpy(), as_array(proposal.tokens)
     last = np.array([[committed.item(row, end - 1)] for row, end in enumerate(state.lengths)])  # [B, 1]
     tokens = namespace(drafts).concatenate((beside(last, drafts), drafts), 1)  # [B, gamma+1]
-    logits = state.cache.feed(as_tensor(tokens))  # commit() takes back what is padding or rejected
+    logits = state.cache.feed(as_tensor(tokens))  # commit() takes padding and rejected drafts back
     p = state.sampling.probabilities(logits, _texts_before(state, proposal))
     state.stopwatch.mark("target")
+    proposal.forwarded = True
     return p
 
 
 def commit(state, proposal, p, verdict) -> list[Round | None]:
-    """Append what was accepted and the next token, end rows, rewind both memories to one token before the end.
+    """Append the accepted drafts and the next token, end rows, rewind both caches to one token before the end.
 
     Returns a Round for each row, None for those that had ended before. Raises FloatingPointError for NaN or
     infinite logits and ValueError for a draft with q(x) = 0; then the round is not committed.
     """
     _check_round(state, proposal)
+    if not proposal.forwarded:
+        raise ValueError("commit: the target has not read this proposal; call target_forward(state, proposal) before.")
     state.stopwatch.mark("verify")
     drafts, accepted, next_token = _sound_numbers(state, proposal, p, verdict)
     recorded = record_round(state.settings.record, proposal, p, verdict, state.active)
@@ -340,8 +343,8 @@ def _outcome(state, drafts, accepted, next_token, kept) -> dict:
 
 
 def _publish(state, done, reasons):
-    """Append what the rounds add. An interruption finds all of the round in the state, or nothing of it."""
-    committed = state.committed.numpy()  # numpy writes a list in one go; what lies beyond a length is no text yet
+    """Append the tokens of the rounds. An interruption finds the whole round in the state, or nothing of it."""
+    committed = state.committed.numpy()  # numpy writes a list at once; beyond a length there is no text yet
     lengths = list(state.lengths)
     for row, round in enumerate(done):
         if round is not None:

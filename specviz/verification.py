@@ -1,6 +1,6 @@
 """Algorithm 1 of Leviathan et al. (2023): accept a prefix of the draft, then sample one more token.
 
-Written once for numpy's arrays and torch's tensors, one row or many: what the decoder runs is what prove() proves.
+Written once for numpy's arrays and torch's tensors, one row or many: the decoder and prove() run these lines.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from specviz.arrays import as_array, as_tensor, at_positions, beside, host, name
 
 @dataclass
 class Verdict:
-    """What one verification decided, for B rows with up to gamma drafts each."""
+    """The outcome of one verification, for B rows with up to gamma drafts each."""
 
     accepted: torch.Tensor  # [B] int64: how many leading drafts were accepted
     next_token: torch.Tensor  # [B] int64: resampled after a rejection, otherwise the bonus token
     accept_probability: torch.Tensor  # [B, gamma]: A(x_i) of each draft; 0 beyond a row's draft length
     coins: torch.Tensor  # [B, gamma] float64: the uniforms compared with A(x_i)
     u_next: torch.Tensor  # [B] float64: the uniform that drew next_token
-    judged: dict[str, torch.Tensor] = field(default_factory=dict)  # [B, gamma] each: what else another rule decided by
+    judged: dict[str, torch.Tensor] = field(default_factory=dict)  # [B, gamma] each: further numbers of other rules
 
 
 def accept_probability(p, q):
@@ -35,18 +35,17 @@ def accept_probability(p, q):
 def residual(p, q):
     """p'(x) = max(0, p(x) - q(x)) / Z over the last dimension, Z = sum of max(0, p - q) = 1 - overlap.
 
-    [..., V], [..., V] -> [..., V]. Where p equals q there is nothing left and nothing is ever rejected;
-    rounding may still ask, and then the answer is p.
+    [..., V], [..., V] -> [..., V]. Where p equals q nothing is rejected but by rounding; the residual is p then.
     """
-    mass = residual_mass(p, q)
-    return mass / mass.sum(-1, keepdims=True)
+    unnormalised = residual_mass(p, q)
+    return unnormalised / unnormalised.sum(-1, keepdims=True)
 
 
 def residual_mass(p, q):
     """residual() before the division by Z, which a draw does not need."""
     xp = namespace(p)
-    mass = xp.maximum(p, q) - q
-    return xp.where(mass.sum(-1, keepdims=True) == 0, p, mass)
+    more = xp.maximum(p, q) - q
+    return xp.where(more.sum(-1, keepdims=True) == 0, p, more)
 
 
 def verify(

@@ -10,7 +10,7 @@ from specviz.arrays import as_array, as_tensor, beside, host, namespace, stacked
 from specviz.drafters.protocol import Proposal, nothing_drafted
 from specviz.models.tokenizers import same_tokenizer
 
-LONG = 16  # tokens that a memory lacks: more are a prompt
+LONG = 16  # tokens that a cache lacks: more are a prompt
 
 
 class ModelDrafter:
@@ -57,7 +57,7 @@ class ModelDrafter:
 
 
 class ModelSession:
-    """Drafts one token after the other, each from logits that memory.feed() gives over the model's ids."""
+    """Drafts one token after the other, each from the logits of cache.feed(), which are over the model's ids."""
 
     def __init__(self, model, cache, eos, vocab_size):
         self.model, self.cache, self.vocab_size = model, cache, vocab_size
@@ -76,7 +76,7 @@ class ModelSession:
         drafted = beside(np.array(counts), self.ends)  # rows draft at position i as long as i < drafted
         tokens, q, u = [], [], []
         for i in range(most):
-            if i == 0:  # all that the memory lacks: the prompt at first, later one token or two
+            if i == 0:  # all that the cache lacks: the prompt at first, later one token or two
                 logits = self._catch_up(committed, lengths, counts)
             else:
                 count = None if i < least else torch.tensor([int(n > i) for n in counts])
@@ -104,13 +104,13 @@ class ModelSession:
         return Proposal(drafts, q, as_tensor(drafted), u, forwards=len(tokens))
 
     def _catch_up(self, committed, ends, drafts):
-        """Feed what the memory lacks of the committed text, up to ends; logits [B, V] after its last token.
+        """Feed the tokens of the committed text, up to ends, that the cache lacks; logits [B, V] after its last token.
 
         ends, drafts [B]: lists; rows that draft nothing are fed nothing.
         """
         rows = zip(ends, self.cache.length.tolist(), drafts, strict=True)
-        lacking = [end - head if n else 0 for end, head, n in rows]
-        if max(lacking) > LONG:  # nobody looks at a prompt's logits
+        lacking = [end - length if n else 0 for end, length, n in rows]
+        if max(lacking) > LONG:  # a prompt's logits are not needed
             but_last = [max(0, n - 1) for n in lacking]
             getattr(self.cache, "prefill", self.cache.feed)(*self._next(committed, but_last))
             lacking = [min(1, n) for n in lacking]
@@ -122,13 +122,13 @@ class ModelSession:
 
     def _next(self, committed, lacking):
         """The next lacking tokens of each row: tokens [B, n] and count [B], which is None for one row."""
-        heads = self.cache.length
+        lengths = self.cache.length
         if len(lacking) == 1:
-            count, begin = None, heads.item()
+            count, begin = None, lengths.item()
             tokens = as_tensor(committed.numpy()[:, begin : begin + lacking[0]])
         else:
             count = torch.tensor(lacking)
-            at = heads[:, None] + torch.arange(max(lacking))
+            at = lengths[:, None] + torch.arange(max(lacking))
             tokens = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
         if self.model.vocab_size < self.vocab_size:
             tokens = tokens.clamp(max=self.model.vocab_size - 1)  # the target may have emitted an id that only it has
