@@ -1,4 +1,4 @@
-"""The memories: tapes that rewind, and the invariant that a memory holds the committed text and nothing else."""
+"""KV caches: they rewind, and after each commit they hold the committed text and nothing else."""
 
 import functools
 
@@ -41,7 +41,7 @@ def pair(kind, dtype=torch.float64):
     return tuple(language_model(kind, seed, vocab_size=12, dtype=dtype) for seed in (1, 2))
 
 
-# --- tapes --------------------------------------------------------------------------------------
+# --- feeding and rewinding -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["table", *FAMILIES])
@@ -137,7 +137,7 @@ class Spied(ModelDrafter):
 )
 @pytest.mark.parametrize("kind", ["table", "llama"])
 def test_every_q_that_is_proposed_is_a_fresh_forwards(kind, ending, prompts, record):
-    """Whether or not it is recorded. What the draft's memory lacks or holds too much of leaves the text's law exact."""
+    """Whether or not it is recorded. Faults of the draft's cache leave the text's distribution exact."""
     target, draft = pair(kind)
     target.context, itself = ending.get("context", 64), ending.get("itself", False)
     drafter = Spied(target if itself else draft)
@@ -157,7 +157,7 @@ def test_every_q_that_is_proposed_is_a_fresh_forwards(kind, ending, prompts, rec
 
 
 @pytest.mark.parametrize("kind", ["table", *FAMILIES])
-def test_after_commit_the_memories_lag_by_one_token_or_two(kind):
+def test_after_commit_the_caches_lag_by_one_token_or_two(kind):
     target, drafter = pair(kind)
     state = begin(target, drafter, [[1, 2, 3], [4]], gamma=3, max_new_tokens=30, seed=1)
     seen = set()

@@ -1,4 +1,4 @@
-"""Every family of Hugging Face decoders: the exact law, the memory invariant, ragged batches; and who is refused."""
+"""Every family of Hugging Face decoders: the exact distribution, the cache invariant, ragged batches, refusals."""
 
 import functools
 
@@ -87,7 +87,7 @@ def test_windowed_layers_have_a_mask_of_their_own(name):
 
 
 def test_a_window_of_another_kind_is_accepted_while_the_text_fits():
-    """GPT-Neo's local layers know their window from a mask of their own, which takes the tape's end for the text's."""
+    """GPT-Neo's local layers know their window from a mask of their own, which depends on the capacity of the cache."""
     settings = dict(hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]])
     target = CausalLM(decoder("gpt_neo", vocab_size=12, window_size=16, num_hidden_layers=2, **settings))
     target.model.get_output_embeddings().weight.data.mul_(20)
@@ -128,7 +128,7 @@ def test_layers_of_unknown_kinds_are_refused():
 
 
 def test_models_that_break_on_positions_or_masks_of_ones_own_are_refused():
-    with pytest.raises(ValueError, match="bloom: its memory does not work with rewinding"):
+    with pytest.raises(ValueError, match="bloom: its KV cache does not work with rewinding"):
         CausalLM(decoder("bloom", n_layer=2, n_head=2), context=64)
 
 

@@ -169,7 +169,7 @@ def test_few_tokens_are_recorded_and_prompts_are_not(made, monkeypatch):
     assert len(made) == 2
 
 
-def test_a_full_tape_is_refused_where_the_caller_put_its_end(monkeypatch):
+def test_a_full_cache_is_refused_at_the_capacity_that_was_asked_for(monkeypatch):
     monkeypatch.setattr(graphs, "STEP", 8)
     for capacity in (7, 8, 9, 16):
         cache = language_model("llama", 1).new_cache([[0]] * 2, capacity)
@@ -255,7 +255,7 @@ def test_the_bundled_pair():
 
 
 @pytest.mark.parametrize("gamma", [1, 3])
-def test_layer_skip_shares_a_recorded_memory(gamma, made):
+def test_layer_skip_shares_a_recorded_cache(gamma, made):
     target, _ = pair()
     settings = dict(gamma=gamma, max_new_tokens=20, seed=2)
     texts = [speculate(model, LayerSkip(1), PROMPTS, **settings) for model in (target, general(target))]
@@ -274,7 +274,7 @@ def feed_all(model, cache, text, n=2):
     return max((logits[row] - fresh_logits(model, text[row].tolist())).abs().max() for row in range(len(text)))
 
 
-def test_memories_that_live_at_once_have_slots_of_their_own():
+def test_caches_that_live_at_once_have_slots_of_their_own():
     model = language_model("llama", 1)
     one, other = (model.new_cache([[0]] * 2, 40) for _ in range(2))
     assert one.slot is not other.slot
@@ -287,12 +287,12 @@ def test_memories_that_live_at_once_have_slots_of_their_own():
         assert (torch.cat(found, dim=1) - expected).abs().max() < 1e-9
 
 
-def test_a_slot_serves_the_next_memory_of_its_shape_as_if_it_were_new(made):
+def test_a_slot_serves_the_next_cache_of_its_shape_as_if_it_were_new(made):
     model = language_model("llama", 1)
     cache = model.new_cache([[0]] * 2, 40)
     assert feed_all(model, cache, ids(2, 30)) < 1e-9
     slot, recorded = cache.slot, len(made)
-    for layer in slot.tape.layers:
+    for layer in slot.cache.layers:
         layer.keys.fill_(torch.nan), layer.values.fill_(torch.inf)  # as after a model's overflow
     assert slots(model).free == []
     del cache
@@ -369,7 +369,7 @@ def test_a_slot_made_in_inference_mode_serves_outside_of_it():
     assert not cache.feed(ids(2, 2)).requires_grad
 
 
-def test_a_model_to_which_the_end_of_its_tape_means_something_has_no_slots():
+def test_a_model_that_depends_on_the_capacity_of_its_cache_has_no_slots():
     settings = dict(hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]])
     model = CausalLM(decoder("gpt_neo", vocab_size=12, window_size=16, num_hidden_layers=2, **settings))
     assert model.window == 16 and type(model.new_cache([[0]], 9)) is TransformersCache
@@ -383,7 +383,7 @@ def test_slots_are_rounded_up_but_not_beyond_the_context():
     assert shapes == {9: 256, 255: 256, 256: 512, 511: 512, 512: 600, 599: 600, 600: 601}
 
 
-def test_a_memory_of_several_devices_or_not_to_be_fast_is_the_general_one():
+def test_a_model_on_several_devices_or_not_to_be_fast_has_the_general_cache():
     model = language_model("llama", 1)
     assert type(general(model).new_cache([[0]], 9)) is TransformersCache
     model.model._hf_hook = object()  # accelerate's
@@ -421,8 +421,8 @@ def test_a_model_that_waits_for_the_device(made):
 
 
 def freeze_positions(self, forward, tokens, keep=0):
-    head = torch.tensor(self.head.tolist(), device=tokens.device)  # by way of Python
-    return self.tape.compute(forward, tokens, head + self.tape.keys[: tokens.shape[1]], keep)
+    length = torch.tensor(self.length.tolist(), device=tokens.device)  # by way of Python
+    return self.cache.compute(forward, tokens, length + self.cache.keys[: tokens.shape[1]], keep)
 
 
 def freeze_tokens(self, forward, tokens, keep=0):

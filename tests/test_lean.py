@@ -130,7 +130,7 @@ def test_float32_logits_of_the_bundled_pair():
 
 
 @pytest.mark.parametrize("backend", ["auto", "transformers"])
-def test_filling_is_feeding_without_logits(backend):
+def test_prefilling_is_feeding_without_logits(backend):
     target = CausalLM(made("grouped keys, tied", torch.float64), backend=backend)
     ids = torch.randint(0, target.vocab_size, (2, 300), generator=torch.Generator().manual_seed(0))
     fed, filled, more = target.new_cache([[0]] * 2, 400), target.new_cache([[0]] * 2, 400), torch.tensor([[1, 2]] * 2)
@@ -212,7 +212,7 @@ def test_decoding_without_autograd_leaves_no_trace(backend):
     assert all(weight.grad is not None for weight in model.parameters())
 
 
-def test_a_full_tape_is_refused_and_padding_may_lie_beyond_the_context():
+def test_a_full_cache_is_refused_and_padding_may_lie_beyond_the_context():
     fast = CausalLM(made("llama"), context=16)
     cache = fast.new_cache([[0]], 20)
     cache.feed(torch.zeros(1, 16, dtype=torch.long))
@@ -252,14 +252,14 @@ def test_a_lean_forward_that_differs_is_not_used(monkeypatch):
 # --- kernels ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", kernels.WAYS)
+@pytest.mark.parametrize("layout", kernels.LAYOUTS)
 @pytest.mark.parametrize("bias", [False, True])
-def test_every_layout_gives_the_product(way, bias):
+def test_every_layout_gives_the_product(layout, bias):
     generator = torch.Generator().manual_seed(0)
     weight, x, h = (torch.randn(n, m, generator=generator) for n, m in ((24, 16), (20, 16), (20, 24)))
     bias = torch.randn(24, generator=generator) if bias else None
     matrix = kernels.Matrix(weight, bias)
-    matrix.layouts = [getattr(matrix, way)] * len(matrix.layouts)
+    matrix.layouts = [getattr(matrix, layout)] * len(matrix.layouts)
     for rows in (1, 3, 20):
         expected = torch.nn.functional.linear(x[:rows], weight, bias)
         torch.testing.assert_close(matrix.product(x[:rows]), expected)
@@ -271,7 +271,7 @@ def test_every_layout_gives_the_product(way, bias):
         torch.testing.assert_close(sums, h[:rows] + expected)
 
 
-@pytest.mark.parametrize("winner", kernels.WAYS)
+@pytest.mark.parametrize("winner", kernels.LAYOUTS)
 def test_tuning_keeps_only_what_was_chosen(monkeypatch, winner):
     monkeypatch.setattr(kernels, "choose", lambda _: {rows: winner if rows < 9 else "stored" for rows in kernels.ROWS})
     weights = [torch.randn(8, 4) for _ in range(6)]
@@ -279,7 +279,7 @@ def test_tuning_keeps_only_what_was_chosen(monkeypatch, winner):
     kernels.tune(matrices)
     x = torch.randn(40, 4)
     for matrix, weight in zip(matrices, weights, strict=True):
-        assert matrix.weight is None and not set(kernels.WAYS) & set(vars(matrix))
+        assert matrix.weight is None and not set(kernels.LAYOUTS) & set(vars(matrix))
         for rows in (1, 5, 6, 16, 17, 40):
             torch.testing.assert_close(matrix.product(x[:rows]), x[:rows] @ weight.T)
         kinds = [type(layout) is kernels.Packed for layout in matrix.layouts]
@@ -289,7 +289,7 @@ def test_tuning_keeps_only_what_was_chosen(monkeypatch, winner):
 @pytest.mark.parametrize(
     ("times", "chosen"),
     [
-        # {way: microseconds for each of ROWS}: one way for all numbers of rows, unless another saves a fifth.
+        # {layout: microseconds for each of ROWS}: one layout for all numbers of rows, unless another saves a fifth.
         ({"stored": [9, 9, 9, 9, 9, 9], "transposed": [8, 8, 8, 8, 8, 8]}, ["transposed"] * 6),
         ({"stored": [8, 9, 9, 9, 9, 9], "transposed": [9, 8, 8, 8, 8, 8]}, ["transposed"] * 6),
         ({"stored": [5, 9, 9, 9, 9, 9], "transposed": [9, 7, 7, 7, 7, 7]}, ["stored"] + ["transposed"] * 5),
@@ -299,12 +299,12 @@ def test_tuning_keeps_only_what_was_chosen(monkeypatch, winner):
 def test_one_layout_for_all_numbers_of_rows_if_possible(monkeypatch, times, chosen):
     by_rows = [dict(zip(times, row, strict=True)) for row in zip(*times.values(), strict=True)]
     measured = dict(zip(kernels.ROWS, by_rows, strict=True))
-    monkeypatch.setattr(kernels, "seconds", lambda matrices, ways, rows: measured[rows])
-    monkeypatch.setattr(kernels, "WAYS", tuple(times))
+    monkeypatch.setattr(kernels, "time_layouts", lambda matrices, layouts, rows: measured[rows])
+    monkeypatch.setattr(kernels, "LAYOUTS", tuple(times))
     assert list(kernels.choose([kernels.Matrix(torch.randn(8, 8))]).values()) == chosen
 
 
-def test_ways_are_timed():
+def test_layouts_are_timed():
     class Slow(kernels.Matrix):
         @property
         def transposed(self):
@@ -313,7 +313,7 @@ def test_ways_are_timed():
             time.sleep(0.002)
             return super().transposed
 
-    times = kernels.seconds([Slow(torch.randn(8, 8))], ["transposed", "stored"], 1)
+    times = kernels.time_layouts([Slow(torch.randn(8, 8))], ["transposed", "stored"], 1)
     assert times["transposed"] > times["stored"]
 
 

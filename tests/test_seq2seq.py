@@ -136,7 +136,7 @@ def test_nothing_stays_in_the_users_model():
         assert torch.equal(target.model(**inputs).logits, logits)
 
 
-def test_memories_of_one_model_do_not_mix():
+def test_caches_of_one_model_do_not_mix():
     """A target that drafts for itself, and two decodings by turns, have positions and sources of their own."""
     target, drafter = pair("t5")
     settings = dict(gamma=2, max_new_tokens=12, seed=0)
@@ -264,7 +264,7 @@ def test_the_check_at_load_finds_a_decoder_that_goes_wrong(monkeypatch):
 
     model = pair("t5")[0].model
     monkeypatch.setattr(seq2seq, "_bias_at", lambda positions, layer: nullcontext())  # T5's own: one place for all rows
-    with pytest.raises(ValueError, match=r"\(t5\): results from a rewound memory differ from a fresh forward's"):
+    with pytest.raises(ValueError, match=r"\(t5\): results from a rewound cache differ from a fresh forward's"):
         Seq2SeqLM(model)
 
 

@@ -1,4 +1,4 @@
-"""Which backend computes a decoding: the fastest that can do what is needed and gives transformers' logits."""
+"""The choice of a backend: the fastest that can do what is needed and gives transformers' logits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from specviz.backends.graphs import CudaGraphs
 from specviz.backends.kernels import Tuned
 from specviz.backends.lean import Lean
 from specviz.backends.precision import distance, tolerance
-from specviz.backends.protocol import NEEDS, check_needs
+from specviz.backends.protocol import check_needs
 from specviz.backends.transformers import Transformers
 
 BY_ITSELF = (Lean, Tuned, Transformers)  # the fastest first
@@ -18,65 +18,67 @@ BY_NAME = {backend.name: backend for backend in (*BY_ITSELF, CudaGraphs)}
 class Backends:
     """The backends of one wrapped model. Each is made, and compared with transformers' logits, when first chosen.
 
-    asked: "auto", or the name of the only one that may be taken. Raises ValueError for an unknown name, and for a
-    backend that does not serve the model or gives other logits.
+    asked: "auto", or the name of the only one that may be taken.
+    logits(cache): logits of a few ragged feeds, for a cache of two rows.
+
+    Raises ValueError for an unknown name, and for a named backend that does not serve the model or gives other logits.
     """
 
     def __init__(self, model, asked, logits):
-        """logits(memory) -> those of a few ragged feeds, for memories of two rows."""
         if asked != "auto" and asked not in BY_NAME:
             raise ValueError(f"backend={asked!r}: must be one of auto, {', '.join(BY_NAME)}.")
         self.model, self.asked, self.logits = model, asked, logits
         self.made = {}  # by class; None where the logits differ
-        self.chosen = {}  # by (rows, needs): to ask all again would take as long as the rest of a start
-        self.candidates = BY_ITSELF if asked == "auto" else (BY_NAME[asked],)
+        self.chosen = {}  # by needs
+        candidates = BY_ITSELF if asked == "auto" else (BY_NAME[asked],)
+        abilities = {backend: backend.abilities(model) for backend in candidates}
+        self.abilities = {backend: can for backend, can in abilities.items() if can is not None}
         if asked != "auto":
-            self._refuse_unless_right(BY_NAME[asked])
-        if asked == CudaGraphs.name:
-            warnings.warn(
-                f"{model.name}: CUDA graphs have not been tried on a GPU by this project; compare texts with "
-                "backend='transformers' before you rely on them.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            self._check_named(BY_NAME[asked])
 
-    def can(self, needs, rows=1) -> bool:
-        return any(backend.supports(self.model, rows, needs) for backend in self.candidates)
+    def can(self, needs) -> bool:
+        return any(needs <= can for can in self.abilities.values())
 
-    def choose(self, rows, needs):
-        """The fastest backend that can do all of needs. ValueError where none can."""
-        needs = frozenset(needs)
-        if (rows, needs) not in self.chosen:
-            self.chosen[rows, needs] = self._fastest(rows, needs)
-        return self.chosen[rows, needs]
+    def choose(self, needs):
+        """The fastest backend that can do all of needs (a frozenset). ValueError where none can."""
+        if needs not in self.chosen:
+            self.chosen[needs] = self._fastest(needs)
+        return self.chosen[needs]
 
-    def _fastest(self, rows, needs):
-        for backend in self.candidates:
-            if backend.supports(self.model, rows, needs) and self._right(backend) is not None:
+    def _fastest(self, needs):
+        for backend, can in self.abilities.items():
+            if needs <= can and self._made(backend) is not None:
                 return self.made[backend]
-        can = frozenset(need for need in NEEDS if self.can(frozenset({need}), rows))
+        can = frozenset().union(*self.abilities.values())
         check_needs(needs, can, f"{self.model.name!r} with backend={self.asked!r}")
-        raise ValueError(f"{self.model.name!r}: no backend can do {', '.join(sorted(needs))} together.")
 
-    def _right(self, backend):
-        """It, made for this model; None where its logits differ from transformers' own."""
+    def _made(self, backend):
+        """The backend for this model; None where its logits differ from transformers' own."""
         if backend not in self.made:
             made = backend(self.model)
-            if backend not in (Transformers, CudaGraphs):  # the latter compares what it records, when it does
-                usual = self.logits(Transformers(self.model).cache(2, 8))
-                if not distance(self.logits(made.cache(2, 8)), usual) <= tolerance(usual):
+            if backend not in (Transformers, CudaGraphs):  # CUDA graphs are compared when they are recorded
+                expected = self.logits(Transformers(self.model).cache(2, 8))
+                if not distance(self.logits(made.cache(2, 8)), expected) <= tolerance(expected):
                     made = None
             self.made[backend] = made
         return self.made[backend]
 
-    def _refuse_unless_right(self, backend):
-        if not backend.supports(self.model, 1, frozenset()):
+    def _check_named(self, backend):
+        name = self.model.name
+        if backend not in self.abilities:
             raise ValueError(
-                f"backend={backend.name!r} cannot serve {self.model.name!r}: it serves {backend.serves}. "
-                "backend='auto' finds one that can."
+                f"backend={self.asked!r} cannot serve {name!r}: it serves {backend.serves}. backend='auto' finds one "
+                "that can."
             )
-        if self._right(backend) is None:
+        if self._made(backend) is None:
             raise ValueError(
-                f"backend={backend.name!r} gives other logits for {self.model.name!r} than transformers; "
-                "backend='auto' finds one that does not."
+                f"backend={self.asked!r} gives other logits for {name!r} than transformers; backend='auto' finds one "
+                "that does not."
+            )
+        if backend is CudaGraphs:
+            warnings.warn(
+                f"{name}: CUDA graphs have not been tried on a GPU by this project; compare texts with "
+                "backend='transformers' before you rely on them.",
+                RuntimeWarning,
+                stacklevel=5,
             )

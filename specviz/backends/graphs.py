@@ -1,9 +1,9 @@
 """CUDA graphs: a few tokens through a model without Python between its kernels.
 
 A step of a small model on a GPU takes as long as Python needs to launch its kernels one by one. A graph launches them
-all at once, with the addresses and the numbers from Python that it was recorded with. So whatever changes from feed to
-feed (tokens, heads, keys and values) lies in tensors that stay where they are. Recording costs as much as many steps;
-so these tensors and their graphs form a slot, which outlives one decoding and serves the next of the same shape.
+all at once, with the addresses and the numbers that it was recorded with. So tokens, cache lengths, keys and values,
+which change from feed to feed, lie in tensors that stay where they are. Recording takes as long as many steps; so these
+tensors and their graphs form a slot, which outlives one decoding and serves the next of the same shape.
 """
 
 from __future__ import annotations
@@ -17,19 +17,12 @@ import torch
 
 from specviz.backends.precision import distance, tolerance
 from specviz.backends.ragged import RaggedCache
-from specviz.backends.transformers import (
-    Transformers,
-    TransformersCache,
-    cache_of,
-    direct_forward,
-    fed_through,
-    shortened,
-)
+from specviz.backends.transformers import Transformers, TransformersCache, fed_through
 from specviz.progress import progress_bar
 
-TOKENS, IN_ALL = 16, 256  # recorded are feeds of at most so many tokens a row, and in all rows: more keep a GPU busy
+TOKENS, IN_ALL = 16, 256  # the largest feeds that are recorded, in tokens a row and in all rows: more keep a GPU busy
 STEP = 256  # capacities are rounded up to multiples, so that texts of different lengths share slots
-FREE, FREE_BYTES = 4, 2**30  # slots that wait for another decoding, and what their tapes may take together
+FREE, FREE_BYTES = 4, 2**30  # slots that wait for another decoding, and the bytes of their caches together
 WARM_UPS = 3
 
 
@@ -40,32 +33,33 @@ def is_supported(model) -> bool:
 
 
 class CudaGraphs:
-    """Steps recorded when they first come, then replayed. No GPU has run this yet, so it is never chosen by itself."""
+    """Steps are recorded when they first come, then replayed. Never run on a GPU, and so taken only by name."""
 
     name = "cuda-graphs"
     serves = "models on one CUDA device, not spread by accelerate, whose windowed layers take a mask"
 
     @staticmethod
-    def supports(model, rows, needs):
-        # With a window of its own, the end of the tape means something to a model, and a slot's is further on.
-        usual = "inspect" not in needs and Transformers.supports(model, rows, needs)
-        return usual and model.window is None and is_supported(model.model)
+    def abilities(model):
+        # A model with a window of its own depends on the cache's capacity, and a slot's is larger.
+        if model.window is not None or not is_supported(model.model):
+            return None
+        return Transformers.abilities(model) - {"inspect"}
 
     def __init__(self, model):
         self.model, self.graphs = model, Graphs(model.name)
 
-    def cache(self, rows, capacity, needs=frozenset()):
-        tape = functools.partial(cache_of, self.model, self.model.forward)
+    def cache(self, rows, capacity):
+        usual = Transformers(self.model).cache
         if not self.graphs.work:
-            return tape(rows, capacity)
-        return self.graphs.new_cache(tape, rows, capacity, self.model.context)
+            return usual(rows, capacity)
+        return self.graphs.new_cache(usual, rows, capacity, self.model.context)
 
 
 class Recording:
-    """What run() does on a CUDA device, as a graph. beside: another one that shares its memory.
+    """The work of run() on a CUDA device, as a graph. beside: another graph, which shares its memory.
 
-    run() reads and writes tensors that stay where they are, and returns one. Raises whatever it raises, and
-    RuntimeError where it waits for the device, which no graph can.
+    run() reads and writes tensors that stay where they are, and returns one. Its errors are raised again, and
+    RuntimeError where it waits for the device, which no graph can do.
     """
 
     def __init__(self, run, device, beside=None):
@@ -85,7 +79,7 @@ class Recording:
             stream.wait_stream(side)
 
     def replay(self) -> torch.Tensor:
-        """Do it again. The same tensor each time, which this replay or one that shares its memory overwrites."""
+        """Run it again. Returns the same tensor each time; replays of graphs that share its memory overwrite it."""
         self.graph.replay()
         return self.output
 
@@ -106,32 +100,32 @@ def _waiting_is_an_error():
 
 
 class Slot:
-    """A tape for B rows, the tensors that feed it, and what was recorded on them, by tokens a row."""
+    """A cache for B rows, the tensors that feed it, and the recordings made on them, by tokens a row."""
 
-    def __init__(self, tape: TransformersCache):
-        self.tape = tape
-        self.shape = len(tape.length), tape.capacity
-        self.head = torch.zeros(len(tape.length), 1, dtype=torch.long, device=tape.device)
+    def __init__(self, cache: TransformersCache):
+        self.cache = cache
+        self.shape = len(cache.length), cache.capacity
+        self.length = torch.zeros(len(cache.length), 1, dtype=torch.long, device=cache.device)
         self.tokens = {}  # n: [B, n]
         self.recordings = {}  # n: Recording
 
     def compute(self, forward, tokens, keep=0) -> torch.Tensor:
-        """Logits [B, n, V] of tokens [B, n], which are written behind head. Its own tensors are all that it reads."""
-        return self.tape.compute(forward, tokens, self.head + self.tape.keys[: tokens.shape[1]], keep)
+        """Logits [B, n, V] of tokens [B, n], which are written at length [B, 1]. Reads the slot's own tensors only."""
+        return self.cache.compute(forward, tokens, self.length + self.cache.keys[: tokens.shape[1]], keep)
 
     def clear(self):
-        """As new. What lies behind a head is hidden, but a NaN of an earlier text would be seen all the same."""
-        for layer in self.tape.layers:
+        """Empty the cache. Entries beyond a length are hidden by a mask, which would not hide a NaN."""
+        for layer in self.cache.layers:
             layer.reset()
 
     @property
     def nbytes(self):
-        """Of its tape, by far the most of it."""
-        return sum(x.nbytes for layer in self.tape.layers if layer.is_initialized for x in (layer.keys, layer.values))
+        """The size of its cache, by far its largest part."""
+        return sum(x.nbytes for layer in self.cache.layers if layer.is_initialized for x in (layer.keys, layer.values))
 
 
 class Graphs:
-    """The slots of one model that no memory uses, the last used at the end; and whether recording works for it.
+    """The free slots of one model, the last used at the end; and whether recording works for it.
 
     Nothing here is locked: decode with one model in one thread at a time.
     """
@@ -140,9 +134,9 @@ class Graphs:
         self.name, self.work, self.free = name, True, []
 
     @torch.inference_mode(False)  # a slot may outlive the caller's
-    def new_cache(self, tape, rows, capacity, context) -> GraphedCache:
-        """A memory in a slot of its own. tape(rows, capacity) makes an empty TransformersCache."""
-        least = capacity + 1  # what is recorded is tried one position further on
+    def new_cache(self, usual, rows, capacity, context) -> GraphedCache:
+        """A cache in a slot of its own. usual(rows, capacity) makes an empty TransformersCache."""
+        least = capacity + 1  # a recording is tried one position further on
         # Not beyond the context without need: some models keep masks of that size.
         shape = rows, max(least, min(-(-least // STEP) * STEP, context))
         slot = next((slot for slot in reversed(self.free) if slot.shape == shape), None)
@@ -151,7 +145,7 @@ class Graphs:
             slot.clear()
         while len(self.free) >= FREE or sum(other.nbytes for other in self.free) > FREE_BYTES:
             self.free.pop(0)
-        cache = GraphedCache(self, slot or Slot(tape(*shape)), capacity)
+        cache = GraphedCache(self, slot or Slot(usual(*shape)), capacity)
         weakref.finalize(cache, self.free.append, cache.slot).atexit = False
         return cache
 
@@ -159,9 +153,9 @@ class Graphs:
 class GraphedCache(RaggedCache):
     """A TransformersCache in a slot: a number of tokens that comes for the first time is recorded, then replayed.
 
-    What is fed first is left alone: it is the prompt, of a length that may never come again. Where recording fails, or
-    what was recorded gives other logits than the model itself, the model decodes without graphs from then on, and a
-    RuntimeWarning says so. forward: another than the slot's own is called as it is.
+    The first feed is not recorded: it is the prompt, of a length that may never come again. Where recording fails, or a
+    replay gives other logits than the model itself, the model decodes without graphs from then on, and a RuntimeWarning
+    says so. A forward other than the slot's own is called without recording.
     """
 
     backend = CudaGraphs.name
@@ -169,20 +163,20 @@ class GraphedCache(RaggedCache):
     def __init__(self, graphs: Graphs, slot: Slot, capacity: int):
         super().__init__(slot.shape[0], capacity)
         self.graphs, self.slot = graphs, slot
-        self.forward, self.layers = slot.tape.forward, slot.tape.layers
+        self.forward, self.layers = slot.cache.forward, slot.cache.layers
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def feed(self, tokens, count=None, keep=0):
-        """As TransformersCache's. The logits are the caller's to keep; a recorded feed gives them all."""
+        """As TransformersCache.feed; a recorded feed gives the logits of all tokens, whatever keep is."""
         n = tokens.shape[1]
         self.positions(n)  # raises where they do not fit
-        self.slot.head.copy_(self.length[:, None], non_blocking=True)
+        self.slot.length.copy_(self.length[:, None], non_blocking=True)
         if self._is_step(n) and (n in self.slot.recordings or self._record(tokens)):
             self.slot.tokens[n].copy_(tokens, non_blocking=True)
             logits = self.slot.recordings[n].replay().clone()
         else:
-            logits = self.slot.compute(self.forward, tokens.to(self.slot.head.device), keep)
+            logits = self.slot.compute(self.forward, tokens.to(self.slot.length.device), keep)
         self.advance(n, count)
         return logits
 
@@ -190,19 +184,18 @@ class GraphedCache(RaggedCache):
         self.feed(tokens, count, keep=1)
 
     def first_layers(self, n):
-        model = self.slot.tape.model
-        return fed_through(self, direct_forward(model, shortened(model, len(self.layers), n)))
+        return fed_through(self, self.slot.cache.forward_of_first_layers(n))
 
     def _is_step(self, n):
         few = 0 < n <= TOKENS and len(self.length) * n <= IN_ALL
-        return few and self.graphs.work and self.forward is self.slot.tape.forward and bool(self.length.any())
+        return few and self.graphs.work and self.forward is self.slot.cache.forward and bool(self.length.any())
 
     def _record(self, tokens) -> bool:
-        """Whether that many tokens could be recorded."""
+        """Record a feed of so many tokens a row. Returns whether it worked."""
         n = tokens.shape[1]
         try:
             self.slot.recordings[n] = self._checked_recording(tokens)
-        except Exception as error:  # whatever a model does that a graph cannot
+        except Exception as error:  # a model may do anything that a graph cannot
             self.graphs.work = False
             warnings.warn(
                 f"{self.graphs.name}: decodes without CUDA graphs from now on, which is slower; recording {n} tokens a "
@@ -210,25 +203,25 @@ class GraphedCache(RaggedCache):
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self.slot.head.copy_(self.length[:, None], non_blocking=True)
+        self.slot.length.copy_(self.length[:, None], non_blocking=True)
         return self.graphs.work
 
     def _checked_recording(self, tokens):
-        """Recorded with other tokens, one position further on: then what was frozen by mistake shows in the logits.
+        """Record with other tokens, one position further on, so that a number frozen by mistake shows in the logits.
 
-        All that is written lies at the heads or behind them, where nothing is content yet.
+        All entries that this writes lie beyond the rows' lengths, where no text is yet.
         """
         slot, n = self.slot, tokens.shape[1]
         with progress_bar(WARM_UPS + 2, f"{self.graphs.name}: CUDA graph, {n} tokens", unit="run") as bar:
-            inputs = slot.tokens[n] = (tokens == 0).to(slot.head)
-            slot.head += 1
+            inputs = slot.tokens[n] = (tokens == 0).to(slot.length)
+            slot.length += 1
 
             def run():
                 bar.update()
-                return slot.compute(slot.tape.forward, inputs)
+                return slot.compute(slot.cache.forward, inputs)
 
-            recording = Recording(run, slot.head.device, beside=next(iter(slot.recordings.values()), None))
-            slot.head -= 1
+            recording = Recording(run, slot.length.device, beside=next(iter(slot.recordings.values()), None))
+            slot.length -= 1
             inputs.copy_(tokens)
             replayed, expected = recording.replay(), run()
             if not distance(replayed, expected) <= tolerance(expected):

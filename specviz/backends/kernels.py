@@ -1,4 +1,4 @@
-"""Which way of multiplying a few rows by a weight matrix this CPU likes best: measured once, within a second."""
+"""The layout in which this CPU multiplies a few rows by a weight matrix fastest: measured once, within a second."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 
-from specviz.backends.transformers import Transformers, cache_of, whole_forward
+from specviz.backends.transformers import Transformers, TransformersCache, whole_forward
 
-# Row counts that are measured; others go by the next larger one, and beyond the last the layout hardly matters.
+# The numbers of rows that are measured. Others go by the next larger one; beyond the last, the layout hardly matters.
 ROWS = (1, 2, 3, 5, 9, 16)
-BUDGET = 0.01  # seconds for one way at one number of rows, after which no further repeat begins
-SAMPLE, REPEATS = 4, 5  # matrices of one shape, and how often each is multiplied at most
-LARGEST = 2**31  # bytes of weights: beyond, decoding is reading them, and there may be no room for copies
+BUDGET = 0.01  # seconds for one layout at one number of rows, after which no further repeat begins
+SAMPLE, REPEATS = 4, 5  # matrices of one shape, and repeats of each product, at most
+LARGEST = 2**31  # bytes of weights: with more, reading them takes most of the time, and copies may not fit
 
 
 def is_supported(model) -> bool:
@@ -30,37 +30,37 @@ def is_supported(model) -> bool:
 
 
 class Tuned:
-    """transformers' forward with the linear layers of this file."""
+    """transformers' forward with the linear layers of this module."""
 
     name = "tuned"
     serves = "models in float32 or float64 on a CPU, of at most 2 GB"
 
     @staticmethod
-    def supports(model, rows, needs):
-        return is_supported(model.model) and "inspect" not in needs and Transformers.supports(model, rows, needs)
+    def abilities(model):
+        return Transformers.abilities(model) - {"inspect"} if is_supported(model.model) else None
 
     def __init__(self, model):
         self.model, self.twin = model, tuned(model.model)
         self.forward = whole_forward(self.twin)
 
-    def cache(self, rows, capacity, needs=frozenset()):
-        cache = cache_of(self.model, self.forward, rows, capacity, stack=self.twin)
+    def cache(self, rows, capacity):
+        cache = TransformersCache(self.model, self.forward, rows, capacity, module=self.twin)
         cache.backend = self.name
         return cache
 
 
 class Matrix:
-    """x [rows, in] -> x @ weight.T + bias [rows, out], by whichever way was chosen for that many rows.
+    """x [rows, in] -> x @ weight.T + bias [rows, out], in the layout chosen for that number of rows.
 
-    weight [out, in] is not kept itself, only the layouts of it that were chosen. See tune().
+    weight [out, in] itself is not kept, only the layouts of it that tune() chose.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
         self.weight, self.bias = weight, bias
         self.inputs, self.outputs = weight.shape[1], weight.shape[0]
-        self.layouts = [self.transposed] * (ROWS[-1] + 2)  # by number of rows; the last is for all that are more
+        self.layouts = [self.transposed] * (ROWS[-1] + 2)  # by number of rows; the last for more rows
 
-    # The two plain layouts are multiplied by the same call: torch sees how the matrix lies in memory.
+    # The two plain layouts are multiplied by the same call: torch sees the strides.
 
     @cached_property
     def stored(self):
@@ -78,7 +78,7 @@ class Matrix:
         return Packed(self.weight)
 
     def product(self, x, out=None):
-        """[rows, out], into out if that is given."""
+        """[rows, out], written into out if given."""
         layout = self.layouts[min(x.shape[0], ROWS[-1] + 1)]
         if type(layout) is Packed:
             y = layout(x)
@@ -108,56 +108,56 @@ class Packed:
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, None, "none", [], "")
 
 
-WAYS = ("stored", "transposed", "packed")
-SAVING = 0.8  # another way for some numbers of rows must take at most so much of the usual one's time
+LAYOUTS = ("stored", "transposed", "packed")
+SAVING = 0.8  # another layout for some numbers of rows must take at most this share of the usual one's time
 
 
 @torch.no_grad()
 def tune(matrices: list[Matrix]) -> None:
-    """Choose how matrices of one shape are multiplied, and keep no other layouts."""
+    """Choose the layouts of matrices of one shape, and keep no others."""
     chosen = choose(matrices)
     for matrix in matrices:
-        by_rows = [next(way for limit, way in chosen.items() if rows <= limit) for rows in range(1, ROWS[-1] + 1)]
-        matrix.layouts = [getattr(matrix, way) for way in [by_rows[0], *by_rows, by_rows[-1]]]
+        by_rows = [next(name for limit, name in chosen.items() if rows <= limit) for rows in range(1, ROWS[-1] + 1)]
+        matrix.layouts = [getattr(matrix, name) for name in [by_rows[0], *by_rows, by_rows[-1]]]
         matrix.weight = None
-        for way in WAYS:
-            matrix.__dict__.pop(way, None)
+        for name in LAYOUTS:
+            matrix.__dict__.pop(name, None)
 
 
 def choose(matrices: list[Matrix]) -> dict[int, str]:
-    """The way for each number in ROWS: one for all if possible.
+    """The layout for each number in ROWS: the same for all if possible.
 
-    A second copy of the weights has to come into the caches again, which these measurements do not see: V(5) of the
-    bundled target was 1.6 where single tokens and five took different layouts, and 1.3 where they took one.
+    A second copy of the weights displaces the first from the CPU's caches, which these measurements do not see: V(5) of
+    the bundled target was 1.6 where single tokens and five took different layouts, and 1.3 where they shared one.
     """
     sample = matrices[:SAMPLE]
-    ways = [way for way in WAYS if all(getattr(m, way) is not None for m in sample)]
-    times = {rows: seconds(sample, ways, rows) for rows in ROWS}
-    usual = min(ways, key=lambda way: sum(of[way] / min(of.values()) for of in times.values()))
+    layouts = [name for name in LAYOUTS if all(getattr(m, name) is not None for m in sample)]
+    times = {rows: time_layouts(sample, layouts, rows) for rows in ROWS}
+    usual = min(layouts, key=lambda name: sum(of[name] / min(of.values()) for of in times.values()))
     best = {rows: min(of, key=of.get) for rows, of in times.items()}
-    return {rows: way if times[rows][way] < SAVING * times[rows][usual] else usual for rows, way in best.items()}
+    return {rows: name if times[rows][name] < SAVING * times[rows][usual] else usual for rows, name in best.items()}
 
 
-def seconds(matrices, ways, rows) -> dict[str, float]:
-    """The median time of each way, ways taking turns."""
+def time_layouts(matrices, layouts, rows) -> dict[str, float]:
+    """The median seconds of a product in each layout; the layouts take turns."""
     x = torch.randn(rows, matrices[0].inputs, dtype=matrices[0].weight.dtype)
-    times = {way: [] for way in ways}
+    times = {name: [] for name in layouts}
     began = time.perf_counter()
     for repeat in range(REPEATS + 1):  # the first warms up
-        for way in ways:
+        for name in layouts:
             start = time.perf_counter()
             for matrix in matrices:
-                layout = getattr(matrix, way)
+                layout = getattr(matrix, name)
                 layout(x) if type(layout) is Packed else torch.mm(x, layout)
             if repeat:
-                times[way].append(time.perf_counter() - start)
-        if repeat and time.perf_counter() - began > BUDGET * len(ways):
+                times[name].append(time.perf_counter() - start)
+        if repeat and time.perf_counter() - began > BUDGET * len(layouts):
             break
-    return {way: statistics.median(times[way]) for way in ways}
+    return {name: statistics.median(times[name]) for name in layouts}
 
 
 class TunedLinear(torch.nn.Linear):
-    """A linear layer with its weight in the layouts that were chosen for few rows."""
+    """A linear layer whose weight has the layouts chosen for few rows."""
 
     def forward(self, x):
         rows = x.numel() // self.in_features

@@ -1,7 +1,7 @@
 """A lean forward for Llama-family weights on a CPU: transformers' arithmetic in a fifth of the calls.
 
-For a few tokens a small model's forward is overhead and memory traffic. So: query, key and value in one matrix, gate
-and up in another, norms folded into the matrices behind them, buffers that are used again, and for every matrix the
+For a few tokens, calls and memory traffic take most of a small model's time. So query, key and value share one matrix,
+gate and up another, norms are folded into the matrices after them, buffers are used again, and every matrix has the
 layout that this CPU multiplies fastest (kernels.py).
 """
 
@@ -20,8 +20,8 @@ from specviz.backends.ragged import FirstLayers, RaggedCache
 from specviz.backends.transformers import FULL
 
 FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
-BY_TOKEN = 2**24  # bytes that the table of first queries, keys and values may take
-PIECE = 256  # tokens at a time of a long prompt: masks and buffers grow with their product
+BY_TOKEN = 2**24  # the largest table of first queries, keys and values, in bytes
+PIECE = 256  # a long prompt is fed in pieces of so many tokens: masks and buffers grow with the square
 ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length of the text
 
 
@@ -38,7 +38,7 @@ def is_supported(model) -> bool:
 
 
 class Lean:
-    """The forward of this file."""
+    """The forward of this module."""
 
     name = "lean"
     serves = (
@@ -46,18 +46,15 @@ class Lean:
     )
 
     @staticmethod
-    def supports(model, rows, needs):
-        return (
-            needs <= {"first_layers"}
-            and model.attention == FULL
-            and kernels.is_supported(model.model)
-            and is_supported(model.model)
-        )
+    def abilities(model):
+        full = model.attention == FULL
+        served = full and kernels.is_supported(model.model) and is_supported(model.model)
+        return {"first_layers"} if served else None
 
     def __init__(self, model):
         self.weights = LeanWeights(model.model, model.context)
 
-    def cache(self, rows, capacity, needs=frozenset()):
+    def cache(self, rows, capacity):
         return LeanCache(self.weights, rows, capacity)
 
 
@@ -89,7 +86,7 @@ class LeanWeights:
         for matrices in [*zip(*self.layers, strict=True), (self.head,)]:
             tune(list(matrices))
         self.by_token = self._by_token()
-        # Angles in float32, whatever the weights are: transformers' own rounding is part of the model.
+        # Angles in float32 for weights of any dtype: transformers' own rounding is part of the model.
         angle = torch.arange(context).float()[:, None] * decoder.rotary_emb.inv_freq.float()  # [context, s/2]
         scale = decoder.rotary_emb.attention_scaling
         plane = ((angle.cos() * scale).to(self.dtype), (angle.sin() * scale).to(self.dtype))
@@ -115,7 +112,7 @@ class LeanWeights:
     def _by_token(self):
         """[V, first_width]: of each token the first layer's query, key and value, and the stream (see normed).
 
-        No text comes into them: small vocabularies look them up. None for large ones.
+        They depend on nothing but the token, so that small vocabularies look them up. None for large ones.
         """
         vocab_size, qkv = len(self.embedding), self.layers[0].qkv
         if vocab_size * self.first_width * self.embedding.element_size() > BY_TOKEN:
@@ -128,27 +125,29 @@ class LeanWeights:
 
     @property
     def first_width(self):
-        """What a token brings to the first layer: qkv + d + 1, made even, since complex numbers lie at even places."""
+        """The width of by_token: qkv + d + 1, made even, since complex numbers lie at even places."""
         width = self.layers[0].qkv.outputs + self.width + 1
         return width + width % 2
 
     @property
     def beyond(self):
-        """√(‖h‖² + d·ε) is the length of h with this for one more component; the norm's √d is in the matrices."""
+        """One more component of h, with which its length is √(‖h‖² + d·ε); the norm's √d is in the matrices."""
         return math.sqrt(self.width * self.epsilon)
 
     def normed(self, stream, norm=None, out=None):
         """h / √(‖h‖² + d·ε) [R, d] of a stream [R, d + 1] whose last component is beyond. norm [R, 1], out: buffers."""
         h = stream[:, :-1]
-        if h.dtype == torch.float64:  # transformers takes the square root in float32 all the same
+        if h.dtype == torch.float64:  # here too transformers takes the square root in float32
             single = h.float()
             scale = torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.epsilon)
             return torch.div((single * scale).double(), math.sqrt(self.width), out=out)
         return torch.div(h, torch.linalg.vector_norm(stream, dim=-1, keepdim=True, out=norm), out=out)
 
     def _paired(self, heads):
-        """Rows of a query or key matrix so that the two halves of each head alternate: a rotation of the plane is
-        then one complex product. Scores are sums over a head, so the order within it changes nothing."""
+        """The order of a query or key matrix's rows in which the two halves of each head alternate.
+
+        A rotation of the plane is then one complex product. Scores are sums over a head, so its order changes nothing.
+        """
         half = torch.arange(self.size // 2)
         within = torch.stack([half, half + self.size // 2], dim=1).flatten()  # 0, s/2, 1, s/2 + 1, …
         return (torch.arange(heads)[:, None] * self.size + within).flatten()
@@ -172,7 +171,7 @@ class Projections:
 
 
 class Buffers:
-    """What n tokens in each of B rows are computed in, with the views that every layer takes. R = B·n."""
+    """The buffers of a feed of n tokens in each of B rows, with the views that the layers take. R = B·n."""
 
     def __init__(self, weights: LeanWeights, rows: int, n: int, capacity: int):
         new = partial(torch.empty, dtype=weights.dtype)
@@ -182,25 +181,25 @@ class Buffers:
         self.stream[:, -1] = weights.beyond
         self.h = self.stream[:, :-1]  # [R, d]: the residual stream
         self.x, self.norm = new(rows * n, weights.width), new(rows * n, 1)
-        # Of the first layer, and of all others.
+        # Those of the first layer, and those of all others.
         self.projections = [Projections(weights, rows, n, x) for x in (self.first[:, :qkv], new(rows * n, qkv))]
         self.gate_up = new(rows * n, weights.layers[0].gate_up.outputs)
         self.gate, self.up = self.gate_up.chunk(2, dim=-1)
         self.inner = new(self.gate.shape)
-        # For rows that are all equally long: token i sees what lies before it and itself, 0 there and -inf beyond.
-        # Columns are counted from the first new token, which is column `capacity`; the mask of a feed is a slice.
+        # A mask for rows of equal length: 0 up to the token itself and -inf beyond. The first new token is column
+        # `capacity`; the mask of a feed is a slice.
         self.causal = new(n, capacity + n).fill_(-torch.inf).triu(capacity + 1)[None, None]
 
 
 class KeyValue(NamedTuple):
-    """What one layer remembers, both [B, K, capacity, s]; within a key's head the two halves alternate."""
+    """One layer's entries, both [B, K, capacity, s]."""
 
     keys: torch.Tensor
     values: torch.Tensor
 
 
 class LeanCache(RaggedCache):
-    """A tape [layers, 2, B, K, capacity, s] of keys and values, written at one head a row (see protocol.Memory)."""
+    """Keys and values [layers, 2, B, K, capacity, s]; within a key's head the two halves alternate."""
 
     backend = Lean.name
 
@@ -211,20 +210,20 @@ class LeanCache(RaggedCache):
         shape = (len(weights.layers), 2, rows, weights.kv_heads, capacity, weights.size)
         self.keys_values = torch.zeros(shape, dtype=weights.dtype)
         self.flat = self.keys_values.flatten(0, 1)  # the same: keys, values, keys, values, …
-        self.layers = [KeyValue(*layer) for layer in self.keys_values.unbind()]  # to look at
+        self.layers = [KeyValue(*layer) for layer in self.keys_values.unbind()]  # to be read by users
         self.buffers = {}  # by number of tokens
 
     def feed(self, tokens, count=None, layers=None):
-        """As in models/protocol.py. layers: go through the first ones only (None: through all)."""
+        """As in models/protocol.py. layers: go through so many of the first layers only (None: all)."""
         n = tokens.shape[1]
         if n > PIECE:
             return torch.cat([self.feed(*piece, layers) for piece in self._pieces(tokens, count)], dim=1)
         if torch.is_inference_mode_enabled():
             logits = self._logits(self._forward(tokens, layers), n)
         else:
-            with torch.inference_mode():  # without autograd's bookkeeping a call costs a fifth less
+            with torch.inference_mode():  # without autograd's bookkeeping a call takes a fifth less
                 logits = self._logits(self._forward(tokens, layers), n)
-            logits = logits.clone()  # made outside, and so a tensor like any other
+            logits = logits.clone()  # cloned outside of inference mode: an ordinary tensor
         self.advance(n, count)
         return logits
 
@@ -242,27 +241,27 @@ class LeanCache(RaggedCache):
         return self.weights.head.product(self._normed(b)).view(self.rows, n, -1)
 
     def _forward(self, tokens, layers=None):
-        """Buffers with the last layer's output for tokens [B, n], which are written behind the heads."""
+        """Buffers with the last layer's output for tokens [B, n], which are written behind each row's text."""
         w, n = self.weights, tokens.shape[1]
-        first, last = self._ends()
-        end = last + n  # of the keys that are looked at
+        shortest, longest = self._shortest_and_longest()
+        end = longest + n  # of the keys that are read
         if n not in self.buffers:
             self.buffers[n] = Buffers(w, self.rows, n, self.capacity)
         b = self.buffers[n]
         at, mask = None, None
         if self.rows == 1 and end <= min(self.capacity, len(w.rotation)):  # the common case, without index tensors
-            rotation = w.rotation[first:end]  # [R, 1, s/2]
+            rotation = w.rotation[shortest:end]  # [R, 1, s/2]
         else:
             positions = self.positions(n)  # [B, n]; raises where they do not fit
             rotation = w.rotation[positions.flatten().clamp(max=len(w.rotation) - 1)]
-        if first != last:
+        if shortest != longest:
             at = positions[None, :, None, :, None].expand(b.projections[0].key_value.shape)
             hidden = torch.arange(end) > positions[:, None, :, None]  # [B, 1, n, end]
             mask = torch.zeros(hidden.shape, dtype=w.dtype).masked_fill_(hidden, -torch.inf)
         elif n > 1:
-            mask = b.causal.narrow(-1, self.capacity - first, end)
+            mask = b.causal.narrow(-1, self.capacity - shortest, end)
 
-        new = self.keys_values.narrow(4, first, n).unbind() if at is None else None  # of each layer
+        new = self.keys_values.narrow(4, shortest, n).unbind() if at is None else None  # of each layer
         seen = self.flat.narrow(3, 0, end).unbind()  # [B, K, end, s] each
         looked_up = w.by_token is not None
         if looked_up:
@@ -280,7 +279,7 @@ class LeanCache(RaggedCache):
             else:
                 self.keys_values[i].scatter_(3, at, projected.key_value)
             attended = attention(projected.query, seen[2 * i], seen[2 * i + 1], attn_mask=mask)  # [B, H, n, s]
-            if n > 1:  # a single token's heads lie side by side as they are
+            if n > 1:  # a single token's attention heads already lie side by side
                 attended = attended.transpose(1, 2)
             layer.output.add_to(h, attended.reshape(self.rows * n, -1))
 
@@ -298,8 +297,8 @@ class LeanCache(RaggedCache):
             piece = tokens[:, begin : begin + PIECE]
             yield piece, (count - begin).clamp(0, piece.shape[1])
 
-    def _ends(self):
-        """The least and the furthest head."""
+    def _shortest_and_longest(self):
+        """The least and the largest cache length."""
         if self.rows == 1:
             return 2 * (self._lengths.item(),)
         return int(self._lengths.min()), int(self._lengths.max())

@@ -1,9 +1,9 @@
-"""What CausalLM asks of a backend: a way of computing a model's forwards, with the memory that belongs to it.
+"""The interface between CausalLM and a backend: a way to compute a model's forwards, with its own KV cache.
 
 A decoding says what it needs, and the fastest backend that can do all of it is taken:
 
-    "first_layers"   memory.first_layers(n): a view that feeds through the first n layers (layer skip drafts with it)
-    "inspect"        keys, values and masks can be looked at and changed as transformers has them
+    "first_layers"   cache.first_layers(n): the same cache, fed through the first n layers (layer skip drafts with it)
+    "inspect"        keys, values and masks can be read and changed as transformers has them
     "hidden_states"  the last layer's output beside the logits: no backend has it yet
     "tree"           several continuations of one text in one forward: no backend has it yet
 """
@@ -16,25 +16,24 @@ NEEDS = frozenset({"first_layers", "inspect", "hidden_states", "tree"})
 
 
 class Backend(Protocol):
-    """Made for one wrapped model, once supports() is true of it: Backend(model) copies or arranges what it uses.
+    """Backend(model) copies or arranges what it uses of one wrapped model that it serves.
 
-    model is the CausalLM: backends read its model, name, layers, context, attention, window, device, dtype and
-    forward (the forward of transformers that its check at load found right).
+    model is the CausalLM: backends read its model, name, layers, context, attention, window, device, dtype and forward.
     """
 
     name: str
-    serves: str  # which models, in words, for errors
+    serves: str  # the models that it serves, in words, for errors
 
     @staticmethod
-    def supports(model, rows: int, needs: frozenset[str]) -> bool:
-        """Whether it can serve this model, so many rows, and all these needs."""
+    def abilities(model) -> set[str] | None:
+        """The needs that it can meet for this model; None where it cannot serve the model at all."""
 
-    def cache(self, rows: int, capacity: int, needs: frozenset[str]):
-        """An empty specviz.models.protocol.Memory, its backend being this one's name."""
+    def cache(self, rows: int, capacity: int):
+        """An empty specviz.models.protocol.KVCache, whose backend is this one's name."""
 
 
 def check_needs(needs, can, who) -> None:
-    """ValueError unless needs is a set of known needs, all of which who can serve."""
+    """ValueError unless needs is a set of known needs, all of which who can meet."""
     unknown, lacking = sorted(set(needs) - NEEDS), sorted(set(needs) - set(can))
     if unknown:
         raise ValueError(f"needs={unknown}: unknown; there are {', '.join(sorted(NEEDS))}.")

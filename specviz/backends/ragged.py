@@ -1,4 +1,4 @@
-"""A memory's heads, and a view of a memory through fewer layers."""
+"""The lengths of a KV cache's rows, and a view of a cache through fewer layers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import torch
 
 
 class RaggedCache:
-    """The heads of a memory: length, feed's bookkeeping and rewind."""
+    """The base of all caches here: the lengths of the rows, which feed() moves on and rewind() moves back.
+
+    See KVCache in specviz/models/protocol.py.
+    """
 
     def __init__(self, rows: int, capacity: int):
         self.capacity = capacity
-        self._lengths = np.zeros(rows, np.int64)  # replaced, never written into: between two forwards that costs least
+        # A numpy array, which is replaced and never written into: the cheapest bookkeeping between two forwards.
+        self._lengths = np.zeros(rows, np.int64)
 
     @property
     def length(self) -> torch.Tensor:
-        """[B] int64 on the CPU: the heads, to be read."""
+        """[B] int64 on the CPU; to be read, not written into."""
         return torch.from_numpy(self._lengths)
 
     @length.setter
@@ -23,7 +27,7 @@ class RaggedCache:
         self._lengths = length.numpy()
 
     def positions(self, n: int) -> torch.Tensor:
-        """[B, n]: where the next n tokens of each row are written."""
+        """[B, n]: the places where the next n tokens of each row are written. ValueError where they do not fit."""
         positions = self.length[:, None] + torch.arange(n)
         if n and int(positions.max()) >= self.capacity:
             raise ValueError(
@@ -36,7 +40,6 @@ class RaggedCache:
         self._lengths = self._lengths + (n if count is None else count.cpu().numpy())
 
     def prefill(self, tokens: torch.Tensor, count: torch.Tensor | None = None) -> None:
-        """feed() where nobody looks at the logits: of a long prompt they are many, and cost time and room."""
         self.feed(tokens, count)
 
     def rewind(self, length: torch.Tensor | list[int] | int) -> None:
@@ -46,14 +49,11 @@ class RaggedCache:
 
 
 class FirstLayers:
-    """The same memory with the same heads, fed through its first layers alone."""
+    """The same cache with the same lengths, fed through its first layers only."""
 
     def __init__(self, cache, feed):
-        self.cache, self.feed = cache, feed
+        self.cache, self.feed, self.prefill, self.rewind = cache, feed, feed, cache.rewind
 
     @property
     def length(self) -> torch.Tensor:
         return self.cache.length
-
-    def rewind(self, length: torch.Tensor | int) -> None:
-        self.cache.rewind(length)

@@ -1,4 +1,4 @@
-"""transformers' own forward, and the KV cache of a Hugging Face decoder as a tape with one head a row."""
+"""transformers' own forward, and the KV cache of a Hugging Face decoder whose rows differ in length."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from specviz.backends.ragged import FirstLayers, RaggedCache
 
 
 class RaggedLayer(StaticLayer):
-    """One layer's keys and values [B, heads, capacity, d], written at positions that the memory sets."""
+    """One layer's keys and values [B, heads, capacity, d], written at positions that the cache sets."""
 
-    positions: torch.Tensor  # [B, n], the same tensor for all layers of a memory
+    positions: torch.Tensor  # [B, n], the same tensor for all layers of a cache
 
     def lazy_initialization(self, key_states, value_states):
-        # Not StaticLayer's own: marking addresses for the compiler imports it, which takes seconds.
+        # StaticLayer's own marks addresses for the compiler, whose import takes seconds.
         self.dtype, self.device = key_states.dtype, key_states.device
         self.keys, self.values = (
             torch.zeros(*new.shape[:2], self.max_cache_len, new.shape[-1], dtype=new.dtype, device=new.device)
@@ -34,62 +34,55 @@ class RaggedLayer(StaticLayer):
         return self.keys, self.values
 
     def get_seq_length(self, *args):
-        return 0  # where tokens go is always said explicitly, by positions and mask
+        return 0  # positions and masks are always passed to the model
 
 
 FULL = {"full_attention": None}
 
 
 class Transformers:
-    """The model's own modules, as they are at the time: slowest, and never out of date."""
+    """The model's own modules, looked up at each forward: the slowest, and never out of date."""
 
     name = "transformers"
     serves = "every model"
 
     @staticmethod
-    def supports(model, rows, needs):
-        return needs <= {"first_layers", "inspect"} and ("first_layers" not in needs or stack_name(model) is not None)
+    def abilities(model):
+        return {"inspect"} if stack_name(model) is None else {"inspect", "first_layers"}
 
     def __init__(self, model):
         self.model = model
 
-    def cache(self, rows, capacity, needs=frozenset()):
-        return cache_of(self.model, self.model.forward, rows, capacity)
-
-
-def cache_of(model, forward, rows, capacity, attention=None, stack=None):
-    """A TransformersCache of a wrapped model. stack: the transformers model that first_layers() shortens."""
-    eager = getattr(model.model.config, "_attn_implementation", None) == "eager"
-    additive = model.dtype if eager else None
-    attention = attention or getattr(model, "attention", FULL)
-    cache = TransformersCache(forward, model.layers, rows, capacity, model.context, model.device, additive, attention)
-    cache.model = stack or model.model
-    return cache
+    def cache(self, rows, capacity, attention=None):
+        return TransformersCache(self.model, self.model.forward, rows, capacity, attention)
 
 
 class TransformersCache(RaggedCache):
     """Feeds a Hugging Face decoder with explicit positions and explicit masks.
 
-    A mask is 4-D, key position <= query position: stale entries beyond a head lie at positions that no query
-    may see until they are overwritten. attention {kind of layer: width} gives each kind its own, where a width
-    w also hides keys at query position - w and before (a sliding window; None sees all). So the tape of a
-    windowed layer is as long as any other's, and is rewound like any other's.
-    Masks are boolean, but in the dtype given as additive for attention that adds its mask to the scores
-    ("eager" in transformers, which would take True for +1).
+    A mask is 4-D, key position <= query position: entries beyond a row's length lie at positions that no query may see
+    until they are overwritten. attention {kind of layer: width} gives each kind its own mask, where a width w also
+    hides keys at query position - w and before (a sliding window; None sees all). So windowed layers keep all entries
+    and are rewound like others.
+    Masks are boolean, but of the dtype additive for attention that adds its mask to the scores ("eager" in
+    transformers, which would add True as 1).
     """
 
-    backend = "transformers"
-    model = None  # the transformers model, for first_layers()
+    backend = Transformers.name
 
-    def __init__(self, forward, layers, rows, capacity, context, device, additive=None, attention=FULL):
+    def __init__(self, model, forward, rows, capacity, attention=None, module=None):
+        """model: the wrapped one. module: the transformers model that first_layers() shortens, if not the model's."""
         super().__init__(rows, capacity)
-        self.forward, self.context, self.device = forward, context, device
-        self.additive, self.attention = additive, attention
-        self.layers = [RaggedLayer(max_cache_len=capacity) for _ in range(layers)]
+        self.forward, self.context, self.device = forward, model.context, model.device
+        self.model, self.module = model, module or model.model
+        self.attention = attention or model.attention
+        eager = getattr(model.model.config, "_attn_implementation", None) == "eager"
+        self.additive = model.dtype if eager else None
+        self.layers = [RaggedLayer(max_cache_len=capacity) for _ in range(model.layers)]
         self.cache = Cache(layers=self.layers)
-        self.keys = torch.arange(capacity, device=device)
+        self.keys = torch.arange(capacity, device=self.device)
 
-    @torch.inference_mode(False)  # a model may keep what it computes here, and be trained later
+    @torch.inference_mode(False)  # a model may keep tensors that are made here, and be trained later
     @torch.no_grad()
     def feed(self, tokens, count=None, keep=0):
         """As in models/protocol.py. keep: give the logits of the last so many tokens only (0: of all)."""
@@ -103,12 +96,15 @@ class TransformersCache(RaggedCache):
         self.feed(tokens, count, keep=1)
 
     def first_layers(self, n):
-        return fed_through(self, direct_forward(self.model, shortened(self.model, len(self.layers), n)))
+        return fed_through(self, self.forward_of_first_layers(n))
+
+    def forward_of_first_layers(self, n):
+        return whole_forward(shortened(self.module, stack_name(self.model), n))
 
     def compute(self, forward, tokens, positions, keep=0):
         """forward's logits [B, n, V] of tokens [B, n] written at positions [B, n], all on the device.
 
-        Looks at these and at the tape alone, never at the heads: a CUDA graph knows nothing of the host (graphs.py).
+        Reads these and the entries, but never the lengths, which are on the host (see graphs.py).
         """
         for layer in self.layers:
             layer.positions = positions
@@ -122,7 +118,7 @@ class TransformersCache(RaggedCache):
         )
 
     def _mask(self, positions, width):
-        """[B, 1, n, capacity]: what the tokens at positions [B, n] may see."""
+        """[B, 1, n, capacity]: the entries that tokens at positions [B, n] may see."""
         query = positions[:, None, :, None]
         mask = self.keys <= query
         if width is not None:
@@ -150,22 +146,6 @@ def whole_forward(model):
     return forward
 
 
-def direct_forward(model, decoder=None):
-    """Decoder stack and head without the wrapper around them: 0.2 ms less a step, a fifth of a small draft's.
-
-    Not the same for models that treat their logits further (soft caps, scales): compare before use.
-    """
-    decoder, head = decoder or model.get_decoder(), model.get_output_embeddings()
-    name = _cache_argument(decoder)
-
-    def forward(cache, logits_to_keep=0, **inputs):
-        refuse_training(model)
-        hidden = decoder(**inputs, **{name: cache}, use_cache=True, return_dict=True).last_hidden_state
-        return head(hidden[:, -logits_to_keep:])
-
-    return forward
-
-
 def _cache_argument(module) -> str:
     """`cache` in newer transformers, `past_key_values` before."""
     return "past_key_values" if "past_key_values" in inspect.signature(module.forward).parameters else "cache"
@@ -181,36 +161,43 @@ def refuse_training(model) -> None:
 
 
 def fed_through(cache, forward) -> FirstLayers:
-    """A view of a memory that feeds through another forward than the memory's own."""
+    """A view of a cache that is fed through another forward than the cache's own."""
 
     def feed(tokens, count=None):
-        whole, cache.forward = cache.forward, forward
+        own, cache.forward = cache.forward, forward
         try:
             return cache.feed(tokens, count)
         finally:
-            cache.forward = whole
+            cache.forward = own
 
     return FirstLayers(cache, feed)
 
 
 def stack_name(model) -> str | None:
-    """The attribute of a wrapped model's decoder that lists its layers."""
-    return _stack_name(model.model.get_decoder(), model.layers) if hasattr(model.model, "get_decoder") else None
+    """Of a wrapped model's decoder, the attribute that lists its layers; None where there is none."""
+    if not hasattr(model.model, "get_decoder"):
+        return None
+    children = model.model.get_decoder().named_children()
+    lists = [name for name, child in children if isinstance(child, torch.nn.ModuleList) and len(child) == model.layers]
+    return lists[0] if len(lists) == 1 else None
 
 
-def _stack_name(decoder, layers):
-    lists = decoder.named_children()
-    fits = [name for name, child in lists if isinstance(child, torch.nn.ModuleList) and len(child) == layers]
-    return fits[0] if len(fits) == 1 else None
-
-
-def shortened(model, layers, n):
-    """The decoder of a transformers model with a shorter list of the same layers; the model stays as it is."""
+def shortened(model, stack, n):
+    """A transformers model with the first n layers of the list named stack; the modules are shared, not copied."""
     decoder = model.get_decoder()
-    name = _stack_name(decoder, layers)
-    shorter = copy.copy(decoder)
-    shorter.__dict__.pop("forward", None)  # accelerate's, if it spread the model: bound to the whole stack
-    shorter.config = copy.copy(decoder.config)
-    shorter.config.num_hidden_layers = n
-    shorter._modules = {**decoder._modules, name: torch.nn.ModuleList(list(getattr(decoder, name))[:n])}
+    path = next(name for name, module in model.named_modules() if module is decoder)
+    layers = torch.nn.ModuleList(list(getattr(decoder, stack))[:n])
+    shorter = _with_child(model, [*path.split("."), stack], layers)
+    config = shorter.get_decoder().config = copy.copy(decoder.config)
+    config.num_hidden_layers = n
     return shorter
+
+
+def _with_child(module, path, child):
+    """A copy of module that has child at path; only the modules along the path are copied."""
+    if not path:
+        return child
+    twin = copy.copy(module)
+    twin.__dict__.pop("forward", None)  # accelerate's, where it spread the model: bound to the module itself
+    twin._modules = {**module._modules, path[0]: _with_child(module._modules[path[0]], path[1:], child)}
+    return twin
