@@ -134,8 +134,10 @@ def as_stops(stop, target) -> list[str]:
 
 def check_model(target):
     """ValueError unless target is a language model (specviz.models.protocol)."""
-    if not all(hasattr(target, name) for name in ("vocab_size", "context", "tokenizer", "new_cache")):
+    names = ("vocab_size", "context", "tokenizer", "start_tokens", "new_cache")
+    lacking = [name for name in names if not hasattr(target, name)]
+    if lacking:
         raise ValueError(
-            f"target is a {type(target).__name__}: must be a language model, such as CausalLM(model, tokenizer) around "
-            "a transformers model; load_pair gives one by name."
+            f"target is a {type(target).__name__} without {', '.join(lacking)}: must be a language model, such as "
+            "CausalLM(model, tokenizer) around a transformers model; load_pair gives one by name."
         )

@@ -143,7 +143,7 @@ def written(state, row) -> Continuation:
 
 def _before(state, row) -> list[int]:
     """The ids in front of a row's continuation: an encoder-decoder's text does not go on from its source."""
-    return [] if getattr(state.target, "start_tokens", None) else state.prompts[row]
+    return [] if state.target.start_tokens else state.prompts[row]
 
 
 def text_so_far(state, row) -> str:

@@ -95,7 +95,7 @@ class Request:
     @property
     def texts(self) -> list[list[int]]:
         """The beginning of each row's text: the prompt, or an encoder-decoder's start tokens."""
-        begin = getattr(self.target, "start_tokens", None)
+        begin = self.target.start_tokens
         return self.prompts if begin is None else [begin] * len(self.prompts)
 
     @property
@@ -142,8 +142,7 @@ def prefill(request: Request) -> State:
         if drafter is not None:
             state.session = drafter.new_session(target, request.prompts, capacity, state.settings.eos, state.cache)
         if max(lengths) > 1:
-            feed = getattr(state.cache, "prefill", state.cache.feed)  # the prompt's logits are not needed
-            feed(state.committed[:, : max(lengths) - 1], _of_rows(state.cache_lengths))
+            state.cache.prefill(state.committed[:, : max(lengths) - 1], _of_rows(state.cache_lengths))
         state.stopwatch.mark("prefill")
         state.prefill_seconds = state.stopwatch.seconds()["prefill"]
     return state

@@ -79,7 +79,7 @@ def test_characters_of_several_bytes_are_held_back_until_they_are_whole():
         """A model that says the next of the spelled bytes, whatever the text."""
 
         name, vocab_size, context, eos = "spelling", target.vocab_size, 64, frozenset()
-        tokenizer, device, dtype = target.tokenizer, target.device, target.dtype
+        start_tokens, tokenizer, device, dtype = None, target.tokenizer, target.device, target.dtype
 
         def new_cache(self, prompts, capacity, needs=frozenset()):
             table = TableModel([0.0] * self.vocab_size)

@@ -38,8 +38,7 @@ class ModelDrafter:
                 f"drafter {model.name!r} has {model.vocab_size} ids, target {target.name!r} has {target.vocab_size}: "
                 "p and q must be over the same vocabulary; give both models their tokenizer to show that it is padding."
             )
-        begins = getattr(target, "start_tokens", None)
-        if hasattr(model, "start_tokens") and model.start_tokens != begins:
+        if model.start_tokens != target.start_tokens:
             raise ValueError(
                 f"drafter {model.name!r} and target {target.name!r} read their prompts differently: one of them is an "
                 "encoder-decoder, whose text begins after its source. Choose two models of one family."
@@ -112,7 +111,7 @@ class ModelSession:
         lacking = [end - length if n else 0 for end, length, n in rows]
         if max(lacking) > LONG:  # a prompt's logits are not needed
             but_last = [max(0, n - 1) for n in lacking]
-            getattr(self.cache, "prefill", self.cache.feed)(*self._next(committed, but_last))
+            self.cache.prefill(*self._next(committed, but_last))
             lacking = [min(1, n) for n in lacking]
         tokens, count = self._next(committed, lacking)
         logits = self.cache.feed(tokens, count)

@@ -54,7 +54,7 @@ class PromptLookupSession:
     def __init__(self, lookup, target, prompts, eos):
         self.lookup, self.target, self.eos = lookup, target, eos
         # The text of an encoder-decoder starts after its source; the source is the text to look up.
-        self.sources = prompts if getattr(target, "start_tokens", None) else [[]] * len(prompts)
+        self.sources = prompts if target.start_tokens else [[]] * len(prompts)
 
     def propose(self, committed, lengths, gamma, sampling, randomness):
         drafts = [

@@ -264,7 +264,7 @@ class _Scores(NamedTuple):
 
 def _begin(model, prompt) -> list[int]:
     """What a text begins with: the prompt, or an encoder-decoder's start."""
-    return list(getattr(model, "start_tokens", None) or prompt)
+    return list(model.start_tokens or prompt)
 
 
 def _teacher_forced(asked, model, prompt, texts) -> Iterator[tuple[slice, torch.Tensor]]:

@@ -49,7 +49,7 @@ def exact_law(
     Raises ValueError, before the search, when it would visit more than about max_branches branches.
     """
     _check_settings("exact_law", settings, merge)
-    if merge and getattr(target, "start_tokens", None) is not None:
+    if merge and target.start_tokens is not None:
         raise ValueError(
             "merge=True starts anew from each text as a prompt, but an encoder-decoder's prompt is its source; use "
             "merge=False."

@@ -49,7 +49,7 @@ def first_difference(target, one, other) -> Parting | None:
             "decode both with the same settings, and to the end."
         )
     prompt = one.prompt_tokens
-    text = [*(getattr(target, "start_tokens", None) or prompt), *one.tokens[:at]]
+    text = [*(target.start_tokens or prompt), *one.tokens[:at]]
     cache = target.new_cache([prompt], len(text))
     logits = cache.feed(torch.tensor([text], device=target.device))[0, -1]
     gap = float(logits.max().double() - logits[list(tokens)].min().double())

@@ -160,6 +160,8 @@ class _NeverRewound:
         self.length = self.length + (tokens.shape[1] if count is None else count)
         return self.cache.feed(tokens, count)
 
+    prefill = feed
+
     def rewind(self, length):
         self.length = torch.minimum(self.length, torch.as_tensor(length))
 

@@ -22,9 +22,9 @@ class NgramModel:
     """
 
     def __init__(self, followers: dict[tuple[int, ...], Counter], order: int, like):
-        self.order = order - 1  # tokens that it looks back
+        self.order = order - 1  # number of tokens in a context
         self.vocab_size, self.eos, self.tokenizer = like.vocab_size, like.eos, like.tokenizer
-        self.name, self.context = f"{order}-gram", like.context
+        self.name, self.context, self.start_tokens = f"{order}-gram", like.context, like.start_tokens
         self.device, self.dtype = torch.device("cpu"), torch.promote_types(like.dtype, torch.float32)
         self.followers = followers
         self.unigram = self._blend(np.ones(self.vocab_size), self.followers.get((), {}), 1.0)  # add-one
@@ -34,8 +34,8 @@ class NgramModel:
     def learn(cls, texts, order: int, like) -> NgramModel:
         """Count the n-grams of texts (strings, or lists of ids) in the ids of like, a LanguageModel.
 
-        order: 1 for a unigram, 2 for a bigram, 3 for a trigram. Learn from text like that which the target will
-        write, such as its own. Raises ValueError for no text, or text that like cannot encode.
+        order: 1 for a unigram, 2 for a bigram, 3 for a trigram. Learn from texts like the target's own. Raises
+        ValueError for no text, or text that like cannot encode.
         """
         order = integer(order, "order", 1, " (2 is a bigram)")
         texts = [_ids(text, like) for text in ([texts] if isinstance(texts, str) else texts)]
@@ -65,13 +65,13 @@ class NgramModel:
         for k in range(1, len(context) + 1):
             seen = self.followers.get(context[len(context) - k :])
             if seen is None:
-                break  # then no longer context was seen either
+                break  # longer contexts were not seen either
             p = self._blend(p, seen, len(seen))
         return np.log(p)
 
     @staticmethod
     def _blend(shorter, seen, weight) -> np.ndarray:
-        """(counts + weight · shorter) / their sum, shorter being probabilities or, at first, ones."""
+        """(counts + weight · shorter) / their sum; shorter [V] holds probabilities or, at first, ones."""
         p = weight * shorter
         p[list(seen)] += list(seen.values())
         return p / p.sum()

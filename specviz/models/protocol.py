@@ -1,4 +1,4 @@
-"""What the decoder asks of a model and of its memory."""
+"""The interface between the decoder, a language model and its KV cache."""
 
 from __future__ import annotations
 
@@ -8,30 +8,37 @@ import torch
 
 
 class KVCache(Protocol):
-    """A tape with one head a row: a KV cache that can be rewound.
+    """The keys and values of B rows of text, each with a length of its own, which can be rewound.
 
-    length [B] int64 on the CPU holds the heads. Feeding writes at each row's own head; what lies beyond
-    its head is padding, never content. So rollback is free and rows may advance by different amounts.
+    length [B] int64 on the CPU: how many tokens of each row count as its text. A feed writes behind them; entries
+    beyond a row's length are padding and never read. So a rewind costs nothing, and rows may advance by different
+    amounts.
     """
 
     length: torch.Tensor
-    backend: str  # how its forwards are computed
+    backend: str  # the name of the way in which forwards are computed
 
     def feed(self, tokens: torch.Tensor, count: torch.Tensor | None = None) -> torch.Tensor:
-        """tokens [B, n] -> logits [B, n, V]; each head moves by count [B] (default n), the rest is padding.
+        """tokens [B, n] -> logits [B, n, V]; each length grows by count [B] (default n), the rest is padding.
 
-        Raises ValueError when the n tokens do not fit behind a head.
+        Raises ValueError when n more tokens exceed the capacity.
         """
+
+    def prefill(self, tokens: torch.Tensor, count: torch.Tensor | None = None) -> None:
+        """feed() for tokens whose logits are not needed: those of a long prompt take time and room."""
 
     def rewind(self, length: torch.Tensor | list[int] | int) -> None:
         """Shorten each row to length (an int, or [B]) at most; never lengthen it."""
 
+    def first_layers(self, n: int) -> KVCache:
+        """The same cache, fed through the model's first n layers only. It must have been made with this need."""
+
 
 class LanguageModel(Protocol):
-    """A causal model over token ids 0 .. vocab_size-1.
+    """A model over token ids 0 .. vocab_size-1.
 
-    A decoder's text begins with the prompt. An encoder-decoder reads the prompt as its source (start() encodes
-    it), and its text begins with start_tokens; models without that attribute are decoders.
+    A decoder's text begins with the prompt. An encoder-decoder reads the prompt as its source (new_cache() encodes
+    it), and its text begins with start_tokens.
     """
 
     name: str
@@ -41,11 +48,11 @@ class LanguageModel(Protocol):
     tokenizer: object | None  # see specviz.models.tokenizers
     device: torch.device
     dtype: torch.dtype
-    start_tokens: list[int] | None  # what an encoder-decoder's text begins with; None: with the prompt
+    start_tokens: list[int] | None  # the beginning of an encoder-decoder's text; None for decoders
 
     def new_cache(self, prompts: list[list[int]], capacity: int, needs: frozenset[str] = frozenset()) -> KVCache:
-        """An empty memory for len(prompts) rows of up to capacity tokens, which can do all that is in needs.
+        """An empty cache for len(prompts) rows of up to capacity tokens, which can do all that is in needs.
 
-        Nothing is fed yet; the prompts themselves matter to encoder-decoders alone, which encode them here. Raises
-        ValueError for needs that this model lacks (specviz/backends/protocol.py names them).
+        Nothing is fed yet; only encoder-decoders look at the prompts, which they encode here. Raises ValueError for
+        needs that this model lacks (specviz/backends/protocol.py names them).
         """

@@ -23,6 +23,8 @@ class TableModel:
     Raises ValueError for axes that do not fit, or eos or symbols outside the vocabulary.
     """
 
+    start_tokens = None
+
     def __init__(self, logits, *, eos=(), context=64, symbols=None, name="table", dtype=torch.float64, device="cpu"):
         self.logits = torch.as_tensor(np.asarray(logits), dtype=dtype, device=device)
         shape = tuple(self.logits.shape)
@@ -66,9 +68,9 @@ class TableModel:
 
 
 class TokenCache(RaggedCache):
-    """A tape of tokens, for a model that looks back at the last model.order of them.
+    """The tokens of each row, for a model whose logits depend on the last model.order of them.
 
-    The context is read back from the tape, so a memory fault changes what comes out.
+    The contexts are read from this cache, so that a fault of the cache changes the logits.
     """
 
     backend = "table"
@@ -77,14 +79,14 @@ class TokenCache(RaggedCache):
         super().__init__(rows, capacity)
         self.model = model
         blank = torch.full((rows, model.order), model.vocab_size)  # index V: before the text
-        self.tape = torch.cat([blank, torch.full((rows, capacity), -1)], dim=1)
+        self.tokens = torch.cat([blank, torch.full((rows, capacity), -1)], dim=1)
 
     def feed(self, tokens, count=None):
         n = tokens.shape[1]
         positions = self.positions(n)
         order = self.model.order
-        self.tape.scatter_(1, positions + order, tokens.cpu())
+        self.tokens.scatter_(1, positions + order, tokens.cpu())
         back = torch.arange(order) + 1
-        contexts = self.tape.gather(1, (positions[..., None] + back).flatten(1)).view(*positions.shape, order)
+        contexts = self.tokens.gather(1, (positions[..., None] + back).flatten(1)).view(*positions.shape, order)
         self.advance(n, count)
         return self.model.look_up(contexts)

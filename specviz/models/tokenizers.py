@@ -1,14 +1,14 @@
 """Text to ids and back, and the bytes of one id.
 
-A tokenizer here has encode(text) -> ids, decode(ids) -> text, piece(id) -> bytes and vocabulary {entry: id}; one with
-byte_fallback (see specviz.text) reads runs of those ids as a whole.
+A tokenizer here has encode(text) -> ids, decode(ids) -> text, piece(id) -> bytes and vocabulary {entry: id}. Runs of
+the ids in byte_fallback, where a tokenizer has it, are decoded together (see specviz.text).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from functools import cached_property
+from functools import cache, cached_property
 
 from specviz.arguments import encodable
 
@@ -47,7 +47,7 @@ class HubTokenizer:
         self._pieces: dict[int, bytes] = {}
 
     def encode(self, text: str) -> list[int]:
-        return self.hub.encode(text, verbose=False)  # the decoder itself says when a prompt is too long
+        return self.hub.encode(text, verbose=False)  # specviz itself refuses a prompt that is too long
 
     def chat(self, messages: list[dict]) -> list[int]:
         """Ids of a conversation [{"role": …, "content": …}, …], up to where the model's answer begins."""
@@ -63,7 +63,7 @@ class HubTokenizer:
         return self.hub.decode(list(ids), clean_up_tokenization_spaces=False)
 
     def piece(self, token: int) -> bytes:
-        """The bytes that this id adds within a text; part of a character is fine."""
+        """The bytes that this id adds within a text; they may be part of a character."""
         if token not in self._pieces:
             self._pieces[token] = self._piece(int(token))
         return self._pieces[token]
@@ -78,18 +78,18 @@ class HubTokenizer:
         whole = text.startswith(before) and "\ufffd" not in added
         if whole and (added or len(entry) > 1):
             return added.encode()
-        # Bytes that are no character by themselves; each kind of tokenizer has its own names for them.
+        # Bytes that are no character by themselves: kinds of tokenizers name them differently.
         if byte := re.fullmatch(r"<0x([0-9A-F]{2})>", entry):
             return bytes([int(byte[1], 16)])
         if self._byte_level:
-            return b"".join(_BYTE_OF.get(character, character.encode()) for character in entry)
+            return b"".join(_byte_of().get(character, character.encode()) for character in entry)
         if len(entry) == 1 and ord(entry) < 256 and not added:
             return bytes([ord(entry)])
         return entry.encode()
 
     @cached_property
     def _neighbour(self) -> list[int]:
-        """Ids in front of an id that is decoded for its own sake: at the beginning of a text it may lose its space."""
+        """Ids to put before an id that is decoded alone: at the beginning of a text it may lose its space."""
         return list(self.hub.encode("a", add_special_tokens=False))
 
     @cached_property
@@ -105,15 +105,12 @@ class HubTokenizer:
         return self.hub.get_vocab()
 
 
-def _byte_of():
-    """GPT-2's printable stand-ins for the 256 bytes, as {character: the byte}."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    table = {chr(byte): bytes([byte]) for byte in printable}
-    return table | {chr(256 + i): bytes([byte]) for i, byte in enumerate(others)}
+@cache
+def _byte_of() -> dict[str, bytes]:
+    """GPT-2's printable stand-ins for the 256 bytes."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-
-_BYTE_OF = _byte_of()
+    return {character: bytes([byte]) for byte, character in bytes_to_unicode().items()}
 
 
 def same_tokenizer(a, b) -> bool:

@@ -149,7 +149,7 @@ def _checked(target, drafter, prompts, gammas, max_new_tokens, sampling, runs, s
     )
     if seed >= 2**63:
         raise ValueError(f"seed={seed}: each text has a seed of its own from there on; give one below 2**63.")
-    begins = getattr(target, "start_tokens", None)  # of an encoder-decoder, whose texts do not go on from the prompt
+    begins = target.start_tokens  # of an encoder-decoder, whose texts do not go on from the prompt
     longest = max(map(len, prompts if begins is None else [begins]))
     if longest + max_new_tokens > target.context:
         raise ValueError(
@@ -193,7 +193,7 @@ class _Forwards:
         self.models = {"target": target}
         if isinstance(setting.drafter, ModelDrafter):
             self.models["draft"] = setting.drafter.model
-        begins = getattr(target, "start_tokens", None)
+        begins = target.start_tokens
         mean = round(statistics.mean(map(len, prompts))) if begins is None else len(begins)
         room = min(model.context for model in self.models.values()) - len(self.sizes) - 1
         self.at = max(1, min(mean + setting.max_new_tokens // 2, room))
