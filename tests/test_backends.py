@@ -1,5 +1,8 @@
 """Which backend computes a decoding, what it can do, and what happens when the model is changed after wrapping."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from test_lean import made
@@ -69,7 +72,7 @@ def test_a_backend_that_cannot_is_refused_with_the_reason():
     ],
     ids=["causal", "table", "n-gram", "seq2seq"],
 )
-def test_needs_that_a_model_lacks_are_refused_and_none_is_ignored(model):
+def test_needs_that_a_model_lacks_are_refused(model):
     model = model()
     for need in NEEDS - {"first_layers", "inspect"}:
         with pytest.raises(ValueError, match=f"cannot do what this decoding needs: {need}"):
@@ -228,7 +231,38 @@ def test_dropout_never_takes_part(dtype, part):
         encoder_decoder.new_cache([[0]], 9)
 
 
-def test_the_rest_of_what_refresh_keeps():
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+def test_a_copy_belongs_to_the_copied_model(kind, copied):
+    model = t5("t5", 1, 12) if kind == "t5" else language_model("gpt2", 1, vocab_size=12)
+    twin = copied(model)
+    before = logits(model)
+    assert (twin.name, twin.backend) == (model.name, model.backend) and torch.equal(logits(twin), before)
+    with torch.no_grad():
+        for weight in twin.model.parameters():
+            weight.mul_(1.5)
+    assert torch.equal(logits(model), before) and not torch.equal(logits(twin), before)
+
+
+def test_an_encoder_decoder_notices_changes():
+    model = t5("v1.1", 1, 12)
+    before = logits(model)
+    with torch.no_grad():
+        model.model.lm_head.weight.mul_(2)
+        expected = model.model(input_ids=torch.tensor([[0]]), decoder_input_ids=IDS).logits
+    assert (expected - before).abs().max() > 1
+    torch.testing.assert_close(logits(model), expected)
+    model.model.resize_token_embeddings(16)
+    with pytest.raises(ValueError, match="v1.1-1 had 12 ids when it was wrapped and has 16 now: call refresh"):
+        autoregress(model, [1, 2], max_new_tokens=2)
+    model.refresh()
+    assert model.vocab_size == 16 == logits(model).shape[-1]
+    model.model.encoder.block[0].train()
+    with pytest.raises(ValueError, match="v1.1-1 is in training mode"):
+        autoregress(model, [1, 2], max_new_tokens=2)
+
+
+def test_what_else_refresh_keeps():
     model = CausalLM(made("llama"), name="kept", context=32, eos=[5], backend="tuned")
     model.refresh()
     assert (model.name, model.context, model.eos, model.backend) == ("kept", 32, {5}, "tuned")

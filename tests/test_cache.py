@@ -384,8 +384,9 @@ def test_logits_that_are_treated_after_the_head_are_treated_here_too():
 
     model.__class__ = Capped
     model.get_output_embeddings().weight.data.mul_(20)
-    cache = CausalLM(model).new_cache([[1]], capacity=8)
-    assert cache.feed(torch.tensor([[1, 2, 3]])).abs().max() <= 1
+    cache = CausalLM(model).new_cache([[1]], 8, frozenset({"first_layers"}))
+    for fed in (cache, cache.first_layers(1)):
+        assert fed.feed(torch.tensor([[1, 2, 3]])).abs().max() <= 1
 
 
 def loaded(config, dtype=torch.float64, **settings):

@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -257,15 +258,18 @@ def edit(file, **changes):
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
+def it_is(error):
+    return rf"it is damaged \({error}"
+
+
 # One for each way in which the check says no.
 DAMAGES = {
-    "one bit": (lambda f: flip(f / "model.safetensors"), "model.safetensors is damaged"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
-    "half a manifest": (lambda f: truncate(f / "manifest.json"), "manifest.json or what it names cannot be read"),
-    "a manifest of nothing": (lambda f: edit(f / "manifest.json", files={}), "manifest.json names no weights"),
-    "a list as manifest": (lambda f: (f / "manifest.json").write_text("[1]"), "manifest.json or what it names"),
-    "an older format": (lambda f: edit(f / "manifest.json", format=0), "made in format 0, now it is 1"),
-    "a file in its place": (lambda f: (shutil.rmtree(f), f.write_text("?")), "manifest.json or what it names"),
+    "one bit": (lambda f: flip(f / "model.safetensors"), "model.safetensors damaged"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), it_is("FileNotFoundError")),
+    "half a manifest": (lambda f: truncate(f / "manifest.json"), it_is("JSONDecodeError")),
+    "a manifest of nothing": (lambda f: edit(f / "manifest.json", files={}), it_is("KeyError")),
+    "an older format": (lambda f: edit(f / "manifest.json", format=1), "made in format 1, now it is 2"),
+    "a file in its place": (lambda f: (shutil.rmtree(f), f.write_text("?")), it_is("NotADirectoryError")),
 }
 
 
@@ -280,7 +284,7 @@ def test_a_damaged_cache_is_made_again(package, cache, conversions, monkeypatch,
             converted_folder()
     assert len(conversions) == 1
     assert converted_folder() == folder and len(conversions) == 2
-    assert "again" in conversions[1][2] and problem in conversions[1][2]  # the progress bar says why
+    assert "again" in conversions[1][2] and re.search(problem, conversions[1][2])  # the progress bar says why
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
 
 
@@ -501,7 +505,7 @@ def test_a_silent_hub_is_given_up_in_time(silent):
     problem = zoo.hub_problem("me/model")
     assert time.monotonic() - start < 2
     assert problem == "the hub does not answer within 0.5 s" or "Timeout" in problem  # whichever comes first
-    with pytest.raises(Unavailable, match="'me/model' cannot be loaded: the hub .* and this machine holds no copy"):
+    with pytest.raises(Unavailable, match="'me/model' cannot be loaded: the hub .* holds no complete copy"):
         zoo.load_model("me/model", "cpu")
     with pytest.raises(Unavailable, match="'me/b' cannot be loaded: the hub"):
         load_pair("me/a", "me/b", device="cpu")
@@ -623,7 +627,7 @@ def test_a_map_is_a_name_or_a_dict(device_map):
         (dict(device_map={"": "meta"}), "device='meta' cannot be used here"),
         (
             dict(device_map={"model.layers.0": "disk", "lm_head": "cpu"}),
-            r"cannot be loaded \(ValueError: The device_map .*or device_map=.* does not fit the model",
+            r"cannot be loaded: ValueError: The device_map .*or device_map=.* does not fit the model",
         ),
     ],
     ids=str,

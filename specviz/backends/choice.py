@@ -29,7 +29,6 @@ class Backends:
             raise ValueError(f"backend={asked!r}: must be one of auto, {', '.join(BY_NAME)}.")
         self.model, self.asked, self.logits = model, asked, logits
         self.made = {}  # by class; None where the logits differ
-        self.chosen = {}  # by needs
         candidates = BY_ITSELF if asked == "auto" else (BY_NAME[asked],)
         abilities = {backend: backend.abilities(model) for backend in candidates}
         self.abilities = {backend: can for backend, can in abilities.items() if can is not None}
@@ -41,11 +40,6 @@ class Backends:
 
     def choose(self, needs):
         """The fastest backend that can do all of needs (a frozenset). ValueError where none can."""
-        if needs not in self.chosen:
-            self.chosen[needs] = self._fastest(needs)
-        return self.chosen[needs]
-
-    def _fastest(self, needs):
         for backend, can in self.abilities.items():
             if needs <= can and self._made(backend) is not None:
                 return self.made[backend]

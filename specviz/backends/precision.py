@@ -1,7 +1,7 @@
-"""How far two right ways to the same logits may be apart. The one place where that is said.
+"""The tolerances for logits: how far two correct programs for the same logits may be apart.
 
-A memory that goes wrong (stale entries, positions, windows, rows that mix) moves all logits by a good part of their
-spread. Rounding moves them by a few units of the last place of whatever precision took part.
+A fault of a cache (stale entries, positions, windows, rows that mix) moves all logits by a good part of their spread.
+Rounding moves them by a few units of the last place, in the least precise dtype of the computation.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import torch
 
 # transformers computes norms, softmax and rotary angles in float32, in float64 models too: no model is more precise.
-# Errors add up like a random walk: the square root of some ten roundings in each of a hundred layers is 32; with room.
+# Errors add up like a random walk: some ten roundings in each of a hundred layers have a square root of 32; with room.
 FLOAT32 = 256 * torch.finfo(torch.float32).eps
-# In half precision so many roundings would exceed any fault, so that a model is measured (see tolerance); at least,
-# its logits are stored in halves, and each of two may have been rounded the other way.
+# In half precision a bound for so many roundings would exceed any fault, so each model is measured (see tolerance). At
+# least, logits are stored in halves, and each of two may have been rounded the other way.
 STORED = 2
-ROOM = 4  # times what was measured between two ways: a third may round less luckily than these two
-MOST = 0.3  # of the spread: faults lie beyond, and a model may not be excused by measuring its own fault
-# What is said above is about the root mean square over all logits. One logit may be off by four times that (one in ten
-# thousand is), and two logits by twice as much towards each other.
+ROOM = 4  # times the measured distance: another pair of programs may be further apart
+MOST = 0.3  # of the spread: the smallest faults are larger, so that no model is excused by measuring its own fault
+# The above bounds the root mean square over all logits. One logit in ten thousand is off by four times as much, and two
+# logits may move towards each other by twice that.
 PAIR = 8
 
 
 def distance(logits, expected) -> float:
-    """How far logits [..., V] are from the expected: root mean square of the difference, in units of their spread.
+    """The root mean square difference of logits [..., V] from the expected, in units of their spread.
 
-    The largest over all rows. A common offset changes no probability and does not count; infinities and NaN must
-    agree (else infinity).
+    The largest over all rows. A common offset changes no probability and does not count. Infinity where infinities
+    and NaN are in other places.
     """
     a, b = logits.double().cpu(), expected.double().cpu()
     finite = b.isfinite()
@@ -35,29 +35,29 @@ def distance(logits, expected) -> float:
 
 
 def tolerance(expected, measured=0.0) -> float:
-    """The distance that rounding can explain, of logits in the dtype of expected [..., V].
+    """The largest distance that rounding can explain, for logits in the dtype of expected [..., V].
 
-    measured: the distance between two right ways through this model, where it is known. It counts in half precision
-    alone: elsewhere rounding is far from any fault, so that none need be excused.
+    measured: the distance between two correct programs for this model, where it is known. It counts only in half
+    precision; in others rounding is far below any fault.
     """
     eps = torch.finfo(expected.dtype).eps
     measured = measured if eps > torch.finfo(torch.float32).eps else 0.0
     b = expected.double().cpu()
     finite = b.isfinite()
-    # A logit's own rounding grows with its size, and logits may lie far from 0, close together.
+    # A logit's own rounding grows with its size, which may be far larger than the spread.
     offset = float(b.where(finite, 0).norm(dim=-1).div(_norm(b, finite)).max())
     return min(max(max(FLOAT32, STORED * eps) * max(1.0, offset), ROOM * measured), MOST)
 
 
 def rounding(logits) -> float:
-    """Two of the logits [..., V] that are no further apart may change places between two right programs."""
+    """The largest difference between two of the logits [..., V] whose order may change between correct programs."""
     x = logits.double().cpu()
     finite = x.isfinite()
     spread = _norm(x, finite) / finite.sum(-1).clamp(min=1).sqrt()
     return PAIR * tolerance(logits) * float(spread.max())
 
 
-_LEAST = 1e-3  # a spread below this counts as this: all logits of a model may be equal
+_LEAST = 1e-3  # the smallest spread that counts: all logits of a model may be equal
 
 
 def _centred(x, finite):
@@ -66,6 +66,6 @@ def _centred(x, finite):
 
 
 def _norm(x, finite):
-    """[...]: of the centred logits, and not 0."""
+    """[...]: the norm of the centred logits, never 0."""
     least = _LEAST * finite.sum(-1).clamp(min=1).sqrt()
     return torch.maximum(_centred(x, finite).norm(dim=-1), least)

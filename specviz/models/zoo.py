@@ -228,18 +228,15 @@ def load_model(path, device="auto", dtype=torch.float32, name=None, *, hub="ask"
                 path, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **how
             )
     except Exception as error:
+        why, remedy = f"{type(error).__name__}: {str(error):.300}", "check the id and the network"
         if problem is not None:
-            raise Unavailable(
-                f"model {str(path)!r} cannot be loaded: {problem}, and this machine holds no copy that is whole "
-                f"({type(error).__name__}); check the id and the network."
-            ) from error
-        kind, remedy = Unavailable, "check the id and the network"
-        if folder:
-            kind, remedy = ValueError, "the folder is damaged; fetch it again"
+            why = f"{problem}, and this machine holds no complete copy ({type(error).__name__})"
+        elif folder:
+            remedy = "the folder is damaged; fetch it again"
         if device_map is not None:
             remedy += f" (or device_map={device_map!r} does not fit the model)"
-        raise kind(
-            f"model {str(path)!r} cannot be loaded ({type(error).__name__}: {str(error):.300}); {remedy}."
+        raise (ValueError if folder else Unavailable)(
+            f"model {str(path)!r} cannot be loaded: {why}; {remedy}."
         ) from error
     wrong = {kind: sorted(map(str, report[kind])) for kind in ("missing_keys", "mismatched_keys") if report.get(kind)}
     if wrong:
