@@ -1,4 +1,4 @@
-"""Which backend computes a decoding, what it can do, and what happens when the model is changed after wrapping."""
+"""The choice of a backend, its abilities, and models that are changed after wrapping."""
 
 import copy
 import pickle
@@ -262,7 +262,7 @@ def test_an_encoder_decoder_notices_changes():
         autoregress(model, [1, 2], max_new_tokens=2)
 
 
-def test_what_else_refresh_keeps():
+def test_refresh_keeps_name_context_eos_and_backend():
     model = CausalLM(made("llama"), name="kept", context=32, eos=[5], backend="tuned")
     model.refresh()
     assert (model.name, model.context, model.eos, model.backend) == ("kept", 32, {5}, "tuned")
@@ -287,7 +287,7 @@ def test_not_a_number_is_equal_to_itself():
     assert Fingerprint(model).matches()
 
 
-def test_what_is_added_through_data_is_seen_whatever_the_dtype_and_layout():
+def test_additions_through_data_are_seen_in_every_dtype_and_layout():
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         model = made("llama", dtype)
         layer = model.model.layers[0].mlp.up_proj

@@ -48,7 +48,7 @@ def pair(kind, dtype=torch.float64):
 def test_ragged_feeding_and_rewinding_equal_fresh_forwards(kind):
     model = pair(kind)[0]
     generator = torch.Generator().manual_seed(0)
-    texts = [[3], [5, 1, 7], [2, 2]]  # what each row holds
+    texts = [[3], [5, 1, 7], [2, 2]]  # the text of each row
     cache = model.new_cache(texts, capacity=40)
     width = max(map(len, texts))
     cache.feed(torch.tensor([t + [0] * (width - len(t)) for t in texts]), count=torch.tensor([len(t) for t in texts]))
@@ -113,7 +113,7 @@ def test_every_recorded_p_and_q_equals_a_fresh_forward(kind, dtype, tolerance):
 
 
 class Spied(ModelDrafter):
-    """Keeps what its sessions propose: (committed, length, Proposal) of each round."""
+    """Keeps the proposals of its sessions: (committed, length, Proposal) of each round."""
 
     def new_session(self, *given):
         session, self.proposed = super().new_session(*given), []

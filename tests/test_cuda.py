@@ -1,6 +1,6 @@
-"""What only a GPU can show: half precision, CUDA graphs, a pair on two devices, a target spread over several.
+"""Tests that need a GPU: half precision, CUDA graphs, a pair on two devices, a target spread over several.
 
-All else that a GPU should do is in the other files: pytest --device cuda (benchmarks/gpu_checks.sh).
+Other tests run on a GPU too: pytest --device cuda (benchmarks/gpu_checks.sh).
 """
 
 import gc
@@ -33,8 +33,8 @@ def test_greedy_text_differs_from_plain_by_near_ties_at_most(dtype, drafter):
     for one, other in zip(plain, fast):
         parting = first_difference(target, one, other)
         assert parting is None or parting.near_tie, parting
-    masses = [masses.mass for trace in fast for round in trace.rounds for masses in round.p]
-    assert max(abs(sum(mass) - 1) for mass in masses) < 1e-5  # float32, whatever the weights are
+    sums = [sum(top.mass) for trace in fast for round in trace.rounds for top in round.p]
+    assert max(abs(total - 1) for total in sums) < 1e-5  # float32 for weights of any dtype
 
 
 @pytest.mark.parametrize("places", [("cuda", "cpu"), ("cpu", "cuda")])

@@ -46,7 +46,7 @@ def tolerance(family):
 
 @EVERY
 @pytest.mark.parametrize(("gamma", "vocab_size", "n"), [(1, 3, 4), (2, 2, 4)])
-def test_the_law_is_exact(family, gamma, vocab_size, n):
+def test_the_distribution_is_exact(family, gamma, vocab_size, n):
     target, drafter = pair(family, vocab_size)
     assert 0.3 < random_overlap(target, drafter) < 0.8
     prompt = [token % vocab_size for token in PROMPTS[0]]

@@ -69,7 +69,7 @@ class Recorder:
             again = function(*args, **kwargs)
             for old, new in zip(tree_leaves(output), tree_leaves(again), strict=True):
                 if torch.is_tensor(old) and old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
-                    old.copy_(new)  # results come to lie where they lay; views, and what is written in place, do so
+                    old.copy_(new)  # results keep their places; views, and tensors written in place, do so anyway
         return self.output
 
 
@@ -92,7 +92,7 @@ def made(monkeypatch, request):
 
 
 def slots(model):
-    """What a CausalLM keeps of its recordings from one decoding to the next."""
+    """The slots that a CausalLM keeps from one decoding to the next."""
     return model._backends.made[graphs.CudaGraphs].graphs
 
 
@@ -223,7 +223,7 @@ def test_plain_texts_are_those_of_the_general_path():
         assert [trace.tokens for trace in texts[0]] == [trace.tokens for trace in texts[1]]
 
 
-def test_the_law_is_exact(made):
+def test_the_distribution_is_exact(made):
     target, drafter = decoder_pair("llama")
     assert prove(target, drafter, PROMPTS[0], gamma=2, max_new_tokens=3, tolerance=1e-9, progress=False).exact
     assert made
@@ -390,7 +390,7 @@ def test_a_model_on_several_devices_or_not_to_be_fast_has_the_general_cache():
     assert type(model.new_cache([[0]], 9)) is not graphs.GraphedCache
 
 
-# --- what a graph must not be trusted with --------------------------------------------------------
+# --- faults that a graph could hide ---------------------------------------------------------------
 
 
 def speculate_with_a_warning(target, drafter, match):
@@ -433,7 +433,7 @@ compute = graphs.Slot.compute
 
 
 @pytest.mark.parametrize("frozen", [freeze_positions, freeze_tokens])
-def test_what_is_frozen_by_mistake_is_found(frozen, monkeypatch, made, request):
+def test_numbers_that_are_frozen_by_mistake_are_found(frozen, monkeypatch, made, request):
     monkeypatch.setattr(graphs.Slot, "compute", frozen)
     target, drafter = pair()
     speculate_with_a_warning(target, general(drafter), "llama-1: .*recording .* failed")

@@ -1,4 +1,4 @@
-"""The fast ways through a model on a CPU give what transformers' own forward gives."""
+"""The fast forwards on a CPU give the logits of transformers' own forward."""
 
 import copy
 
@@ -225,7 +225,7 @@ def test_a_full_cache_is_refused_and_padding_may_lie_beyond_the_context():
         batch.feed(torch.zeros(2, 2, dtype=torch.long))
 
 
-def test_what_has_no_lean_forward_goes_through_transformers():
+def test_other_models_go_through_transformers():
     window = MistralForCausalLM(MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=8))
     dynamic = dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0)
     others = [
@@ -272,7 +272,7 @@ def test_every_layout_gives_the_product(layout, bias):
 
 
 @pytest.mark.parametrize("winner", kernels.LAYOUTS)
-def test_tuning_keeps_only_what_was_chosen(monkeypatch, winner):
+def test_tuning_keeps_only_the_chosen_layouts(monkeypatch, winner):
     monkeypatch.setattr(kernels, "choose", lambda _: {rows: winner if rows < 9 else "stored" for rows in kernels.ROWS})
     weights = [torch.randn(8, 4) for _ in range(6)]
     matrices = [kernels.Matrix(weight) for weight in weights]

@@ -1,4 +1,4 @@
-"""How far logits may be apart: what counts as rounding, in which precision."""
+"""The tolerances for logits, in each precision."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_distance_is_counted_in_spreads_and_the_largest_of_all_rows():
     assert distance(a.roll(1, -1), a) == pytest.approx(2**0.5, abs=0.1)  # nothing in common
 
 
-def test_what_is_not_finite_must_agree():
+def test_numbers_that_are_not_finite_must_agree():
     a = torch.tensor([[0.0, 1.0, -torch.inf, torch.nan]])
     assert distance(a, a.clone()) == 0
     assert distance(a[:, 2:], a[:, 2:].clone()) == 0
@@ -40,7 +40,7 @@ def test_no_model_is_more_precise_than_float32():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_goes_by_what_was_measured_within_limits(dtype):
+def test_half_precision_goes_by_the_measured_distance_within_limits(dtype):
     a, eps = logits(2, 1000, dtype=dtype), torch.finfo(dtype).eps
     assert tolerance(a) == pytest.approx(STORED * eps, rel=0.1) == tolerance(a, measured=eps / 10)
     assert tolerance(a, measured=0.05) == pytest.approx(0.2)

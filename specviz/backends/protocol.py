@@ -16,7 +16,7 @@ NEEDS = frozenset({"first_layers", "inspect", "hidden_states", "tree"})
 
 
 class Backend(Protocol):
-    """Backend(model) copies or arranges what it uses of one wrapped model that it serves.
+    """Backend(model) copies or arranges the weights of one wrapped model that it serves.
 
     model is the CausalLM: backends read its model, name, layers, context, attention, window, device, dtype and forward.
     """
