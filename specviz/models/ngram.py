@@ -14,7 +14,7 @@ from specviz.models.table import TokenCache
 
 
 class NgramModel:
-    """The next token from counts of the tokens that followed the last order - 1 tokens; a LanguageModel, made by learn().
+    """A LanguageModel that counts the tokens which followed the last order - 1 tokens; made by learn().
 
     Witten-Bell smoothing: where a context h of k tokens was seen c(h) times with T(h) different followers,
     P(x | h) = (c(hx) + T(h) P(x | last k-1 tokens of h)) / (c(h) + T(h)), down to the add-one unigram. So every
