@@ -1,4 +1,4 @@
-"""What is remembered: a Round's distributions and what would have followed with other coins; the Trace of a row."""
+"""Records of a decoding: a Round's distributions, its tokens under other coins, and the Trace of a row."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def record_round(record, proposal, p, verdict, active) -> list[dict]:
     if record == "none":
         return [{}] * rows
     q, before = proposal.q, p[:, :gamma]
-    mass = residual_mass(before, q)  # [B, gamma, V]
-    left = mass / mass.sum(-1, keepdim=True)
+    unscaled = residual_mass(before, q)  # [B, gamma, V]
+    residual = unscaled / unscaled.sum(-1, keepdim=True)
     overlap = torch.minimum(before, q).sum(-1).tolist()
     u = verdict.u_next[:, None].expand(rows, gamma).flatten()
-    if_rejected = inverse_cdf(mass.flatten(0, 1), u).view(rows, gamma).tolist()
+    if_rejected = inverse_cdf(unscaled.flatten(0, 1), u).view(rows, gamma).tolist()
     after_all = p[torch.arange(rows), proposal.lengths.to(p.device)]
     if_all_accepted = inverse_cdf(after_all, verdict.u_next).tolist()
 
@@ -42,7 +42,7 @@ def record_round(record, proposal, p, verdict, active) -> list[dict]:
             dict(
                 q=_top_probs(q_row, ids),
                 p=_top_probs(p_row, ids),
-                residual=_top_probs(left[row, :length], ids),
+                residual=_top_probs(residual[row, :length], ids),
                 u_draft=proposal.u[row, :length].tolist(),
                 coins=verdict.coins[row, :length].tolist(),
                 u_next=float(verdict.u_next[row]),
@@ -66,13 +66,12 @@ def _kept_ids(record, p, q, always) -> list[list[int]]:
 
 
 def _top_probs(distributions, ids) -> list[TopProbs]:
-    total = distributions.sum(-1)
-    masses = []
-    for distribution, whole, kept in zip(distributions, total, ids, strict=False):
-        mass = distribution[kept]
-        rest = 0.0 if len(kept) == len(distribution) else max(0.0, float(whole - mass.sum()))
-        masses.append(TopProbs(kept, mass.tolist(), rest))
-    return masses
+    abridged = []
+    for distribution, total, kept in zip(distributions, distributions.sum(-1), ids, strict=False):
+        probs = distribution[kept]
+        rest = 0.0 if len(kept) == len(distribution) else max(0.0, float(total - probs.sum()))
+        abridged.append(TopProbs(kept, probs.tolist(), rest))
+    return abridged
 
 
 def build_trace(state, row) -> Trace:
@@ -109,9 +108,9 @@ def build_trace(state, row) -> Trace:
 
 
 def _ids_of(round) -> set[int]:
-    masses = [] if round.p is None else [*round.p, *round.q, *round.residual]
+    kept = [] if round.p is None else [*round.p, *round.q, *round.residual]
     following = [*(round.next_if_rejected or []), round.next_if_all_accepted]
-    ids = {*round.draft_tokens, round.next_token, *following}.union(*(m.ids for m in masses))
+    ids = {*round.draft_tokens, round.next_token, *following}.union(*(top.ids for top in kept))
     return ids - {None}
 
 
@@ -131,7 +130,7 @@ def _text_fields(state, row, tokens) -> dict:
 
 
 def written(state, row) -> Continuation:
-    """What a row has committed, as text; without EOS, and on behind a stop string."""
+    """The committed text of a row, without EOS, with all that follows a stop string."""
     if row not in state.texts:
         state.texts[row] = Continuation(state.target.tokenizer, _before(state, row))
     said = state.texts[row]
@@ -141,7 +140,7 @@ def written(state, row) -> Continuation:
 
 
 def _before(state, row) -> list[int]:
-    """The ids in front of a row's continuation: an encoder-decoder's text does not go on from its source."""
+    """The ids before a row's continuation; none for an encoder-decoder, whose text does not continue its source."""
     return [] if getattr(state.target, "start_tokens", None) else state.prompts[row]
 
 

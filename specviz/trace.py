@@ -1,4 +1,4 @@
-"""What happened: a Round for each draft-verify-accept-resample cycle, and the Trace of a whole text."""
+"""Records of a decoding: a Round for each draft-verify-accept-resample cycle, and the Trace of a whole text."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ PHASES = ("draft", "target", "verify", "commit")
 
 @dataclass(repr=False)
 class TopProbs:
-    """A distribution over the vocabulary, abridged: probabilities of some ids, and of all others together."""
+    """A distribution over the vocabulary, abridged: the probabilities of some ids, and of all others together."""
 
     ids: list[int]
-    mass: list[float]
-    rest: float
+    probs: list[float]  # of these ids
+    rest: float  # the sum over all other ids
 
     def __repr__(self):
-        largest = sorted(zip(self.mass, self.ids, strict=True), reverse=True)[:3]
-        shown = ", ".join(f"{token}: {mass:.3f}" for mass, token in largest)
+        largest = sorted(zip(self.probs, self.ids, strict=True), reverse=True)[:3]
+        shown = ", ".join(f"{token}: {prob:.3f}" for prob, token in largest)
         return f"<TopProbs of {len(self.ids)} ids: {shown}, …; rest {self.rest:.3f}>"
 
     def __getitem__(self, token: int) -> float:
         """The probability of a token that was kept. Raises KeyError for the others."""
         try:
-            return self.mass[self.ids.index(token)]
+            return self.probs[self.ids.index(token)]
         except ValueError:
             raise KeyError(f"id {token} was not kept (only {self.ids}); decode with record='full'.") from None
 
@@ -57,9 +57,9 @@ class Round:
     u_next: float | None = None
     accept_probability: list[float] | None = None  # [L]: min(1, p/q) of each draft
     overlap: list[float] | None = None  # [L]: sum of min(p, q), the acceptance probability before drafting
-    next_if_rejected: list[int] | None = None  # [L]: what u_next draws from the residual at each position
+    next_if_rejected: list[int] | None = None  # [L]: the token that u_next draws from the residual at each position
     next_if_all_accepted: int | None = None
-    judged: dict[str, list[float]] | None = None  # [L] each: what else the rule decided by; the standard rule has none
+    judged: dict[str, list[float]] | None = None  # [L] each: further numbers of the rule; the standard rule has none
 
     def __repr__(self):
         return f"<Round: drafts {self.draft_tokens}, {self.accepted} accepted, {self.outcome}, next {self.next_token}>"
@@ -72,7 +72,7 @@ class Round:
 
 @dataclass(repr=False)
 class Trace:
-    """A decoded continuation and how it came about. Rates follow section 3 of the paper."""
+    """A decoded continuation, round by round. Rates follow section 3 of the paper."""
 
     prompt_tokens: list[int]
     tokens: list[int]  # the continuation, with the EOS or the token that completed a stop string
@@ -91,12 +91,12 @@ class Trace:
     prefill_seconds: float
     stop: list[str]
     record: str
-    backend: str | None  # how the target's forwards were computed, where it says so
-    rule: str = "standard"  # of acceptance: the paper's
-    # Of a model without tokenizer there is no text: these are None, and pieces is empty.
-    prompt: str | None = None  # with text, what all ids read decoded at once: half a character at its end is the text's
+    backend: str | None  # how the target's forwards were computed, where the cache names it
+    rule: str = "standard"  # of acceptance; standard is the paper's
+    # A model without tokenizer has no text: the three are None, and pieces is empty.
+    prompt: str | None = None  # prompt + text is all ids decoded at once: a character cut by the border is the text's
     text: str | None = None  # ends before EOS and before the stop string
-    parts: list[str] | None = None  # what each token adds to text, "" for what is behind its end; not of record="none"
+    parts: list[str] | None = None  # each token's share of text, "" behind its end; None with record="none"
     pieces: dict[int, bytes] = field(default_factory=dict)  # the bytes of every id that occurs
     version: int = VERSION
 
@@ -136,7 +136,7 @@ class Trace:
 
     @property
     def forwards(self) -> dict[str, int]:
-        """Forward passes of each model in the rounds (the prompt's own pass through the target is not counted)."""
+        """Forward passes of each model in the rounds, without the target's pass over the prompt."""
         return {"target": len(self.rounds), "draft": sum(r.draft_forwards for r in self.rounds)}
 
     @property
@@ -156,7 +156,7 @@ class Trace:
         from specviz.sampling import SamplingParams  # it needs torch, which a trace does not
 
         if names := self.sampling.get("processors"):
-            raise ValueError(f"the trace was made with processors {names}: give settings with these of your own.")
+            raise ValueError(f"the trace was made with processors {names}: pass settings with your own processors.")
         settings = dict(
             max_new_tokens=self.max_new_tokens, sampling=SamplingParams(**self.sampling), eos=self.eos, stop=self.stop,
             record=self.record,
@@ -164,7 +164,7 @@ class Trace:
         return settings if self.drafter is None else settings | dict(gamma=self.gamma, rule=self.rule)
 
     def to_json(self) -> str:
-        """The whole trace as JSON; a uniform that nobody drew is null."""
+        """The whole trace as JSON; a uniform that was not drawn is null."""
         data = asdict(self)
         data["pieces"] = {str(i): base64.b64encode(piece).decode() for i, piece in self.pieces.items()}
         return json.dumps(_nan_to_none(data), allow_nan=False)
@@ -190,7 +190,7 @@ class Trace:
 def _round(fields: dict) -> Round:
     for name in ("q", "p", "residual"):
         if fields[name] is not None:
-            fields[name] = [TopProbs(**masses) for masses in fields[name]]
+            fields[name] = [TopProbs(**top) for top in fields[name]]
     if fields["coins"] is not None:
         for name in ("u_draft", "coins"):
             fields[name] = [math.nan if u is None else u for u in fields[name]]

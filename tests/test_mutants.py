@@ -181,7 +181,7 @@ def draft_errors(decode_round):
         for round in trace.rounds:
             for i, q in enumerate(round.q):
                 fresh = fresh_logits(case.drafter, text + round.draft_tokens[:i])[-1].softmax(-1)
-                worst = max(worst, (torch.tensor(q.mass, dtype=torch.float64) - fresh).abs().max().item())
+                worst = max(worst, (torch.tensor(q.probs, dtype=torch.float64) - fresh).abs().max().item())
             text = text + round.tokens
     return worst
 

@@ -84,7 +84,7 @@ def test_a_full_record_is_cut_to_the_likeliest():
         for i, position in enumerate(given["masses"]):
             assert len(position["ids"]) < 40 and position["ids"] == sorted(position["ids"])
             assert position["p"][-1] == pytest.approx(1 - sum(position["p"][:-1]), abs=1e-3)  # the rest
-            best = max(zip(round.p[i].mass, round.p[i].ids, strict=True))
+            best = max(zip(round.p[i].probs, round.p[i].ids, strict=True))
             assert best[1] in position["ids"]
         assert {*given["draft"], given["next"]} - {None} <= {i for m in given["masses"] for i in m["ids"]}
 

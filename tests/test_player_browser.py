@@ -123,7 +123,7 @@ def test_the_side_shows_the_rounds_numbers(open_page, trace):
             expect(side.locator("h3")).to_contain_text(f"Position {i + 1}: {label(data, token)}")
             expect(side).to_contain_text(f"{round.overlap[i]:.3f}, Z".removeprefix("0"))
             cells = side.locator("tr", has_text="▸").locator("td.sv-number").all_inner_texts()
-            exact = [masses[i][token] for masses in (round.p, round.q, round.residual)]
+            exact = [top[i][token] for top in (round.p, round.q, round.residual)]
             assert [float(cell) for cell in cells] == pytest.approx(exact, abs=6e-4)
             if i < round.tested:
                 word = "accepted" if i < round.accepted else "rejected"

@@ -250,13 +250,13 @@ def _position_data(round, i, drafted, always) -> dict:
     where = {id: k for k, id in enumerate(round.p[i].ids)}
     kept = {id for id in always if id in where}
     for masses in rows:
-        kept |= {id for _, id in heapq.nlargest(TOP, zip(masses.mass, masses.ids))}
+        kept |= {id for _, id in heapq.nlargest(TOP, zip(masses.probs, masses.ids))}
     ids = sorted(kept)
     data = {"ids": ids}
     for name, masses in zip("pqr", rows):
-        shown = [masses.mass[where[id]] for id in ids]
+        shown = [masses.probs[where[id]] for id in ids]
         # the record's own rest, and what is left out here
-        rest = masses.rest + sum(mass for id, mass in zip(masses.ids, masses.mass) if id not in kept)
+        rest = masses.rest + sum(mass for id, mass in zip(masses.ids, masses.probs) if id not in kept)
         data[name] = [_digits(mass) for mass in [*shown, rest]]
     return data
 
