@@ -81,7 +81,7 @@ def build_trace(state, row) -> Trace:
     prompt, tokenizer, randomness = state.prompts[row], state.target.tokenizer, state.randomness
     said = {} if tokenizer is None else _text_fields(state, row, tokens)
     seeded = isinstance(randomness, Seeded)
-    occurring = {*prompt, *tokens, *state.settings.eos}.union(*(_ids_of(round) for round in rounds))
+    occurring = {*prompt, *tokens, *state.settings.eos}.union(*(ids_of(round) for round in rounds))
     return Trace(
         prompt_tokens=prompt,
         tokens=tokens,
@@ -107,7 +107,8 @@ def build_trace(state, row) -> Trace:
     )
 
 
-def _ids_of(round) -> set[int]:
+def ids_of(round) -> set[int]:
+    """The ids that occur in a Round: drafts, tokens that follow or would have, and those with a probability."""
     kept = [] if round.p is None else [*round.p, *round.q, *round.residual]
     following = [*(round.next_if_rejected or []), round.next_if_all_accepted]
     ids = {*round.draft_tokens, round.next_token, *following}.union(*(top.ids for top in kept))
