@@ -40,8 +40,8 @@ export function setAttribute(element, name, value) {
   else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value === true ? "" : value);
 }
 
-let counter = 0;
-export const uniqueId = (name) => `sv-${name}-${++counter}`;
+// Random, since a notebook loads this module once for each kind of widget.
+export const uniqueId = (name) => `sv-${name}-${Math.random().toString(36).slice(2)}`;
 
 // A hatched fill for SVG, the draft's pattern: fill = hatch(svg), its colour is that of the class sv-hatch.
 export function hatch(svg, className = "sv-hatch") {
@@ -100,7 +100,7 @@ function theme() {
 
 // --- a widget's view ---------------------------------------------------------------------------------------------
 
-// What a widget's build(view) gets: view.root to fill, view.data to draw, and all that is undone when it closes.
+// The argument of a widget's build(view): view.root to fill, view.data to draw, and all that is undone when it closes.
 // A widget's state is its traits alone; build() keeps only what a pointer or a timer needs for a moment.
 class View {
   constructor(model, root, speaker) {
@@ -149,8 +149,8 @@ class View {
     this.undo.push(() => sizes.disconnect());
   }
 
-  // Set traits: every view of the widget hears it at once, each watcher once, and Python a little later (a drag is
-  // not a flood).
+  // Set traits: every view of the widget hears it at once, each watcher once. Python hears it a little later, so that
+  // a drag sends few messages.
   set(values) {
     const outermost = this.due === null;
     this.due ??= new Set();
@@ -168,7 +168,7 @@ class View {
     this.model.save_changes();
   }
 
-  // Say it to screen readers, politely: the last of several in quick succession is the one that counts.
+  // Announce a message to screen readers; of several in quick succession, the last.
   announce(message) {
     clearTimeout(this.speaking);
     this.speaking = setTimeout(() => setText(this.speaker, message), 150);
