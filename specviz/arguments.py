@@ -1,6 +1,6 @@
 """Arguments, checked: one clear error that names the argument, its value and the remedy.
 
-What comes back are Python's own ints and floats, whatever came in: a trace must be able to write them down.
+The results are Python's own ints and floats, of whatever kind the arguments were: JSON can hold them.
 """
 
 from __future__ import annotations

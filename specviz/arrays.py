@@ -1,7 +1,7 @@
 """Where numbers are: distributions on the models' device, a round's few other numbers on the host.
 
-On a CPU a distribution is looked at as numpy's array, which shares the memory of its tensor: between two forwards,
-which have emptied the caches, a call of numpy costs a third of torch's. On a GPU the same code runs on tensors.
+On a CPU a distribution is read as numpy's array, which shares the memory of its tensor: a forward empties the CPU's
+caches, and behind it a call of numpy costs a third of torch's. On a GPU the same code runs on tensors.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def beside(values, x):
 
 def stacked(parts):
     """[B, …] arrays of one kind, one after the other -> [B, n, …]."""
-    if isinstance(parts[0], np.ndarray):
-        return np.array(parts).swapaxes(0, 1)
-    return torch.stack(parts, 1)
+    return namespace(parts[0]).concatenate([part[:, None] for part in parts], 1)
 
 
 def host(*arrays) -> list[np.ndarray]:
@@ -64,8 +62,7 @@ def host(*arrays) -> list[np.ndarray]:
 
 def of_ids(x, ids):
     """x [B, n, V] at ids [B, m], m <= n -> [B, m]: the probabilities of chosen tokens."""
-    row, column = _places(*ids.shape)
-    return x[beside(row, x), beside(column, x), ids]
+    return x.take(beside(_firsts(*x.shape, ids.shape[1]), x) + ids)
 
 
 def at_positions(x, at: np.ndarray):
@@ -74,5 +71,6 @@ def at_positions(x, at: np.ndarray):
 
 
 @functools.lru_cache(maxsize=64)
-def _places(rows, columns):
-    return np.arange(rows)[:, None], np.arange(columns)[None]
+def _firsts(rows, positions, vocabulary, columns):
+    """[rows, columns]: where each distribution begins in an array [rows, positions, vocabulary], laid out flat."""
+    return (np.arange(rows)[:, None] * positions + np.arange(columns)) * vocabulary

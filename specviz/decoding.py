@@ -24,10 +24,10 @@ from specviz.trace import Round, Trace
 
 
 def decode(state: State) -> Iterator[list[Round | None]]:
-    """The loop: round after round, until every row has ended; what commit() returned.
+    """The loop: round after round, until every row has ended. Yields commit()'s Rounds.
 
-    A round of one's own (decode_round=) runs outside torch.inference_mode(), so that the tensors it keeps stay usable
-    in autograd. It must return what commit() returns, and commit one round.
+    A custom round (decode_round=) runs outside torch.inference_mode(), so that the tensors it keeps stay usable in
+    autograd. It must commit one round and return commit()'s Rounds.
     """
     own = state.settings.decode_round
     while None in state.finish:
@@ -39,8 +39,8 @@ def decode(state: State) -> Iterator[list[Round | None]]:
             done = own(state)
             if not isinstance(done, list) or state.round != before + 1:
                 raise ValueError(
-                    f"decode_round returned {done!r} after {state.round - before} commits: must return what commit() "
-                    "returns, a Round for each row, and commit one round."
+                    f"decode_round returned {done!r} after {state.round - before} commits: must commit one round "
+                    "and return commit()'s Rounds, one for each row."
                 )
         yield done
 
@@ -68,7 +68,7 @@ def speculate(
     with temperature 0 it is the target's greedy text.
 
     target          the language model whose text is wanted: load_pair() gives one, CausalLM(model, tokenizer) wraps one
-    drafter         what proposes tokens: a smaller language model, PromptLookup(), LayerSkip(2), …
+    drafter         proposes tokens: a smaller language model, PromptLookup(), LayerSkip(2), …
     prompt          text, token ids, chat messages ([{"role": …, "content": …}, …]), or a list of any for a batch;
                     an encoder-decoder reads it as its source
     gamma           drafts a round, at least 1
@@ -84,7 +84,7 @@ def speculate(
     decode_round    your own sequence of draft(), target_forward(), verify() and commit() in place of a round, to be
                     judged by specviz.equivalence
     on_round        called with each round's Round (for a batch a list of them, None for ended rows); when it returns
-                    True, or on KeyboardInterrupt, decoding ends as "interrupted" and keeps what was committed
+                    True, or on KeyboardInterrupt, decoding ends as "interrupted" and keeps the committed tokens
 
     Raises ValueError, before any forward pass, naming the argument, its value and the remedy; FloatingPointError when
     a model returns NaN, and ValueError when a draft has q(x) = 0, naming the model, row and round.
@@ -92,7 +92,8 @@ def speculate(
     if drafter is None:
         raise ValueError("drafter=None: speculate needs a drafter; autoregress decodes without one.")
     settings = Settings(
-        gamma, max_new_tokens, sampling, seed, randomness, eos, stop, record, rule, decode_round
+        gamma=gamma, max_new_tokens=max_new_tokens, sampling=sampling, seed=seed, randomness=randomness, eos=eos,
+        stop=stop, record=record, rule=rule, decode_round=decode_round,
     )  # fmt: skip
     return _traces(target, drafter, prompt, settings, on_round)
 
@@ -140,7 +141,8 @@ def rounds(
     The arguments are speculate()'s, and are checked at once; drafter=None decodes plainly.
     """
     settings = Settings(
-        gamma, max_new_tokens, sampling, seed, randomness, eos, stop, record, rule, decode_round
+        gamma=gamma, max_new_tokens=max_new_tokens, sampling=sampling, seed=seed, randomness=randomness, eos=eos,
+        stop=stop, record=record, rule=rule, decode_round=decode_round,
     )  # fmt: skip
     state = prefill(check(target, drafter, prompt, settings))
     return (done[0] if state.single else done for done in decode(state))

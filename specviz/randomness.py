@@ -5,6 +5,7 @@ Seeded runs, Scripted replays with chosen uniforms, Exhaustive visits every outc
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import numbers
@@ -31,7 +32,7 @@ class Flipped(NamedTuple):
 
 
 class Randomness(Protocol):
-    """What a decoder asks, with numpy's arrays on a CPU and tensors elsewhere. Answers are of the kind of the question.
+    """The questions of a decoder, asked with numpy's arrays on a CPU, with tensors elsewhere, and answered in kind.
 
     Rows that are not active consume nothing and count nowhere: their answers are to be ignored.
     """
@@ -65,16 +66,18 @@ def inverse_cdf(probs, u):
     home = probs.device if torch.is_tensor(probs) else None
     if home is not None and home.type not in ("cpu", "cuda"):
         probs = probs.cpu()  # MPS has no float64
-    cumulative = as_array(as_tensor(probs).cumsum(-1, dtype=torch.float64))  # torch adds up twice as fast as numpy
-    if isinstance(cumulative, np.ndarray):
+    probs = as_array(probs)
+    if isinstance(probs, np.ndarray):
+        cumulative = probs.cumsum(-1, dtype=np.float64)
         token = (cumulative > as_array(u)[:, None] * cumulative[:, -1:]).argmax(-1)  # the first that is true
         return token if home is None else as_tensor(token, home)
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
     point = beside(u, cumulative)[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp(max=cumulative.shape[-1] - 1)
 
 
 def _like(answer, asked):
-    """answer as numpy's array if that is what was asked with, else as a tensor."""
+    """answer in the kind of asked: numpy's array or a tensor."""
     return answer if isinstance(asked, np.ndarray) else as_tensor(answer)
 
 
@@ -104,7 +107,7 @@ class _Uniform:
 
 def leading_successes(success: np.ndarray) -> np.ndarray:
     """[B, n] bool -> [B] int64: how many are true before the first that is not."""
-    return success.cumprod(-1).sum(-1)
+    return np.array([row.index(False) if False in row else len(row) for row in success.tolist()])
 
 
 def last_success(success: np.ndarray) -> np.ndarray:
@@ -146,8 +149,8 @@ class Seeded(_Uniform):
     """Reproducible uniforms, u = hash(seed, row, round, stream, slot): counters, not a generator that is used up.
 
     rows are the row numbers that are hashed, 0 .. B-1 by default, so that row r of a batch run alone is
-    Seeded(seed, rows=[r]). Every row, round, stream and slot has a uniform of its own: what one row draws
-    never depends on its batch mates, on the device, or on the version of a library.
+    Seeded(seed, rows=[r]). Every row, round, stream and slot has a uniform of its own: the draws of a row
+    never depend on its batch mates, on the device, or on the version of a library.
 
     It remembers the number of the current round alone (and uniforms made ahead), so give each decoding one of its own.
 
@@ -317,23 +320,27 @@ class Branch:
             raise ValueError(
                 f"randomness is a branch of {self.rows} rows, and prompt has {rows}: give [prompt] * branch.rows."
             )
+        if self.used:
+            raise ValueError("randomness is a branch that was decoded before: give each branch one decoding.")
         self.used = True
 
     def begin_round(self, round: int, length=None) -> None:
         self.used = True
 
     def child(self, name: str) -> Branch:
-        """Itself: choices inside a decoding are choices like any other."""
-        return self
+        """The same paths, for a decoding of its own: choices inside a decoding are choices like any other."""
+        child = copy.copy(self)
+        child.used = False
+        return child
 
     def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
-        mass = _on_host(probs).astype(np.float64)
-        if (mass < 0).any():
+        probabilities = _on_host(probs).astype(np.float64)
+        if (probabilities < 0).any():
             raise ValueError(
                 f"the {stream!r} draw is from negative probabilities; clamp them at 0, as residual() does."
             )
         with np.errstate(invalid="ignore"):  # rows that are not active may be of nothing but zeros
-            tokens = self._choose(mass / mass.sum(-1, keepdims=True), active)
+            tokens = self._choose(probabilities / probabilities.sum(-1, keepdims=True), active)
         return Drawn(beside(tokens, probs), _like(np.full(self.rows, math.nan), probs))
 
     def flip(self, prob, active=None, *, last=False) -> Flipped:

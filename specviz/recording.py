@@ -1,4 +1,4 @@
-"""Records of a decoding: a Round's distributions, its tokens under other coins, and the Trace of a row."""
+"""Making Rounds and Traces: the distributions of a round, the tokens that other coins would have given, the text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def record_round(record, proposal, p, verdict, active) -> list[dict]:
     if record == "none":
         return [{}] * rows
     q, before = proposal.q, p[:, :gamma]
-    unscaled = residual_mass(before, q)  # [B, gamma, V]
-    residual = unscaled / unscaled.sum(-1, keepdim=True)
+    unnormalised = residual_mass(before, q)  # [B, gamma, V]
+    residuals = unnormalised / unnormalised.sum(-1, keepdim=True)
     overlap = torch.minimum(before, q).sum(-1).tolist()
     u = verdict.u_next[:, None].expand(rows, gamma).flatten()
-    if_rejected = inverse_cdf(unscaled.flatten(0, 1), u).view(rows, gamma).tolist()
+    if_rejected = inverse_cdf(unnormalised.flatten(0, 1), u).view(rows, gamma).tolist()
     after_all = p[torch.arange(rows), proposal.lengths.to(p.device)]
     if_all_accepted = inverse_cdf(after_all, verdict.u_next).tolist()
 
@@ -42,7 +42,7 @@ def record_round(record, proposal, p, verdict, active) -> list[dict]:
             dict(
                 q=_top_probs(q_row, ids),
                 p=_top_probs(p_row, ids),
-                residual=_top_probs(residual[row, :length], ids),
+                residual=_top_probs(residuals[row, :length], ids),
                 u_draft=proposal.u[row, :length].tolist(),
                 coins=verdict.coins[row, :length].tolist(),
                 u_next=float(verdict.u_next[row]),
@@ -102,16 +102,17 @@ def build_trace(state, row) -> Trace:
         stop=state.settings.stop,
         record=state.settings.record,
         rule=state.settings.rule.name,
+        custom=state.settings.custom,
         backend=getattr(state.cache, "backend", None),
         **said,
     )
 
 
 def ids_of(round) -> set[int]:
-    """The ids that occur in a Round: drafts, tokens that follow or would have, and those with a probability."""
-    kept = [] if round.p is None else [*round.p, *round.q, *round.residual]
+    """The ids of a Round: drafts, the tokens that followed or would have, and those with a recorded probability."""
+    recorded = [] if round.p is None else [*round.p, *round.q, *round.residual]
     following = [*(round.next_if_rejected or []), round.next_if_all_accepted]
-    ids = {*round.draft_tokens, round.next_token, *following}.union(*(top.ids for top in kept))
+    ids = {*round.draft_tokens, round.next_token, *following}.union(*(probs.ids for probs in recorded))
     return ids - {None}
 
 
@@ -131,7 +132,7 @@ def _text_fields(state, row, tokens) -> dict:
 
 
 def written(state, row) -> Continuation:
-    """The committed text of a row, without EOS, with all that follows a stop string."""
+    """The committed text of a row: without EOS, and with the text behind a stop string."""
     if row not in state.texts:
         state.texts[row] = Continuation(state.target.tokenizer, _before(state, row))
     said = state.texts[row]

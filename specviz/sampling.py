@@ -16,9 +16,9 @@ LARGEST = 1e300  # no temperature is as high; infinity is none
 class SamplingParams:
     """How logits become probabilities; the order and the results are those of transformers' warpers.
 
-    temperature: 0 is greedy (all mass on the largest logit, ties to the lowest id).
+    temperature: 0 is greedy (the largest logit has probability 1, ties go to the lowest id).
     top_k: keep the k largest logits (ties to the lowest id); None keeps all.
-    top_p: of what is left, keep the smallest set whose mass reaches top_p; None or 1.0 keeps all.
+    top_p: of the remaining tokens, keep the smallest set whose probability reaches top_p; None or 1.0 keeps all.
     processors: logits processors as transformers has them (repetition penalty, bad words, …), applied first, in
     order: functions of (ids [1, T], scores [1, V]) -> scores, without a state of their own. Draft and target are
     processed alike, each position by the text before it.
@@ -93,13 +93,13 @@ class SamplingParams:
     def _scores(self, scores, text):
         ids = torch.tensor([text], device=scores.device)
         for processor in self.processors:
-            given, scores = scores, processor(ids, scores.clone())  # some write into what they are given
+            given, scores = scores, processor(ids, scores.clone())  # some write into their argument
             sound = torch.is_tensor(scores) and scores.is_floating_point()
             if not sound or scores.shape != given.shape:
-                what = f"{tuple(scores.shape)} of {scores.dtype}" if torch.is_tensor(scores) else type(scores).__name__
+                kind = f"{tuple(scores.shape)} of {scores.dtype}" if torch.is_tensor(scores) else type(scores).__name__
                 raise ValueError(
-                    f"processor {processor!r} returned {what}: must return a floating-point tensor of scores of the "
-                    f"shape that it was given, {tuple(given.shape)}."
+                    f"processor {processor!r} returned {kind}: must return a floating-point tensor of scores, of the "
+                    f"shape of its argument, {tuple(given.shape)}."
                 )
         return scores
 
@@ -130,9 +130,9 @@ def _keep_top_k(logits, k):
 
 
 def _keep_top_p(logits, top_p):
-    # Ascending cumulative mass, as in transformers, so that both round the border alike.
+    # Summed up from the smallest, as in transformers, so that both round the border alike.
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
-    mass = ordered.flip(-1).softmax(-1).cumsum(-1).flip(-1)
-    drop = mass <= 1 - top_p
+    reached = ordered.flip(-1).softmax(-1).cumsum(-1).flip(-1)
+    drop = reached <= 1 - top_p
     drop[..., 0] = False
     return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), -torch.inf)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from specviz.arguments import as_eos, as_stops, integer
 from specviz.randomness import Randomness, Seeded
-from specviz.rules import Rule, as_rule
+from specviz.rules import RULES, Rule, as_rule
 from specviz.sampling import SamplingParams, as_sampling
 
 RECORDS = ("top", "full", "none")
@@ -17,7 +17,7 @@ RECORDS = ("top", "full", "none")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to decode; what is not given has the defaults below.
+    """How to decode. Arguments that are not given have the defaults below.
 
     gamma           drafts a round, at least 1
     max_new_tokens  exact, unless EOS, a stop string or the target's context ends the text before
@@ -70,8 +70,14 @@ class Settings:
                 f"decode_round={self.decode_round!r}: must be a function of a State, such as decode_round itself."
             )
 
+    @property
+    def custom(self) -> list[str]:
+        """The names of the settings that are functions of the caller, which a trace cannot hold."""
+        rule = [] if self.rule is RULES.get(self.rule.name) else ["rule"]
+        return rule + ([] if self.decode_round is None else ["decode_round"])
+
     def for_target(self, target) -> Settings:
-        """What a decoding by target runs with: eos as a frozenset, stop as a list, and a randomness with a seed."""
+        """These settings for one target: eos as a frozenset, stop as a list, and a randomness with a seed."""
         eos = frozenset(target.eos) if self.eos is None else as_eos(self.eos, target)
         randomness = self.randomness
         if randomness is None:  # 53 bits survive a JSON reader that knows only doubles

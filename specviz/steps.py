@@ -1,12 +1,14 @@
 """One round of speculative decoding: draft(), target_forward(), verify(), commit().
 
-Algorithm 1 of Leviathan et al. (2023). The same four steps serve one row and many, a CPU and a GPU, and are what
-prove() proves.
+Algorithm 1 of Leviathan et al. (2023). The same four steps serve one row and many, a CPU and a GPU, and prove() runs
+these very steps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
+from operator import gt
 
 import numpy as np
 import torch
@@ -36,7 +38,7 @@ def __dir__():
 
 @dataclass
 class State:
-    """A decoding under way: B rows of committed text, and the memories that lag behind by one token."""
+    """A decoding under way: B rows of committed text, and the caches, which hold all of it but the last token."""
 
     target: LanguageModel
     drafter: Drafter | None  # None: plain decoding
@@ -48,7 +50,7 @@ class State:
     prompt_lengths: list[int]  # [B]
     limits: list[int]  # [B]: the length at which each text ends, if nothing ends it before
     finish: list[str | None]  # [B]: why each row ended; None while it is active
-    cache_length: torch.Tensor  # [B] on the CPU: length - 1, where both memories stand between rounds
+    cache_lengths: list[int]  # [B]: lengths - 1, where both caches stand between rounds
     active: torch.Tensor  # [B] bool on the CPU: the rows that have not ended
     stopwatch: Stopwatch
     cache: KVCache | None = None  # None where no row has anything to decode
@@ -92,7 +94,7 @@ class Request:
 
     @property
     def texts(self) -> list[list[int]]:
-        """What each row's text begins with: the prompt, or an encoder-decoder's start tokens."""
+        """The beginning of each row's text: the prompt, or an encoder-decoder's start tokens."""
         begin = getattr(self.target, "start_tokens", None)
         return self.prompts if begin is None else [begin] * len(self.prompts)
 
@@ -128,7 +130,7 @@ def prefill(request: Request) -> State:
     state = State(
         target, drafter, request.settings, request.single, request.prompts, _right_padded(texts, max(limits)),
         lengths=lengths, prompt_lengths=list(lengths), limits=limits, finish=[None] * len(texts),
-        cache_length=_of_rows(lengths) - 1, active=torch.ones(len(texts), dtype=torch.bool),
+        cache_lengths=[length - 1 for length in lengths], active=torch.ones(len(texts), dtype=torch.bool),
         stopwatch=Stopwatch(target.device),
     )  # fmt: skip
     state.finish = _finish(state, lengths, state.finish)
@@ -140,15 +142,15 @@ def prefill(request: Request) -> State:
         if drafter is not None:
             state.session = drafter.new_session(target, request.prompts, capacity, state.settings.eos, state.cache)
         if max(lengths) > 1:
-            feed = getattr(state.cache, "prefill", state.cache.feed)  # nobody looks at the prompt's logits
-            feed(state.committed[:, : max(lengths) - 1], state.cache_length)
+            feed = getattr(state.cache, "prefill", state.cache.feed)  # the prompt's logits are not needed
+            feed(state.committed[:, : max(lengths) - 1], _of_rows(state.cache_lengths))
         state.stopwatch.mark("prefill")
         state.prefill_seconds = state.stopwatch.seconds()["prefill"]
     return state
 
 
 def decode_round(state) -> list[Round | None]:
-    """One round: the four steps, in order. What commit() returns."""
+    """One round: the four steps, in order. Returns commit()'s Rounds."""
     proposal = draft(state)
     p = target_forward(state, proposal)
     verdict = state.settings.rule.verify(
@@ -167,10 +169,10 @@ def draft(state) -> Proposal:
     if state.session is None:
         proposal = nothing_drafted(len(state.lengths), state.target.vocab_size, state.device)
     else:
-        # Nothing to do, unless this round was begun before, or a commit was cut short.
-        state.session.rewind(state.cache_length)
+        # This does nothing, unless the round was begun before or a commit was interrupted.
+        state.session.rewind(state.cache_lengths)
         proposal = state.session.propose(
-            state.committed, state.length, _of_rows(gamma), state.sampling, state.randomness
+            state.committed, state.lengths, gamma, state.sampling, state.randomness
         )
         _check_proposal(state, proposal, gamma)
     state.stopwatch.mark("draft")
@@ -184,25 +186,28 @@ def target_forward(state, proposal) -> torch.Tensor:
     p[:, i] is the target's distribution after the committed text and the first i drafts.
     """
     _check_round(state, proposal)
-    state.cache.rewind(state.cache_length)  # nothing to do, unless this round was begun before, or a commit cut short
+    state.cache.rewind(state.cache_lengths)  # as in draft()
     if proposal.tokens.device != state.device:
         proposal.tokens, proposal.q = proposal.tokens.to(state.device), proposal.q.to(state.device)
     committed, drafts = state.committed.numpy(), as_array(proposal.tokens)
     last = np.array([[committed.item(row, end - 1)] for row, end in enumerate(state.lengths)])  # [B, 1]
     tokens = namespace(drafts).concatenate((beside(last, drafts), drafts), 1)  # [B, gamma+1]
-    logits = state.cache.feed(as_tensor(tokens))  # commit() takes back what is padding or rejected
+    logits = state.cache.feed(as_tensor(tokens))  # commit() takes padding and rejected drafts back
     p = state.sampling.probabilities(logits, _texts_before(state, proposal))
     state.stopwatch.mark("target")
+    proposal.forwarded = True
     return p
 
 
 def commit(state, proposal, p, verdict) -> list[Round | None]:
-    """Append what was accepted and the next token, end rows, rewind both memories to one token before the end.
+    """Append the accepted drafts and the next token, end rows, rewind both caches to one token before the end.
 
     Returns a Round for each row, None for those that had ended before. Raises FloatingPointError for NaN or
     infinite logits and ValueError for a draft with q(x) = 0; then the round is not committed.
     """
     _check_round(state, proposal)
+    if not proposal.forwarded:
+        raise ValueError("commit: the target has not read this proposal; call target_forward(state, proposal) before.")
     state.stopwatch.mark("verify")
     drafts, accepted, next_token = _sound_numbers(state, proposal, p, verdict)
     recorded = record_round(state.settings.record, proposal, p, verdict, state.active)
@@ -228,9 +233,9 @@ def commit(state, proposal, p, verdict) -> list[Round | None]:
             )
         )
     _publish(state, done, reasons)
-    state.cache.rewind(state.cache_length)
+    state.cache.rewind(state.cache_lengths)
     if state.session is not None:
-        state.session.rewind(state.cache_length)
+        state.session.rewind(state.cache_lengths)
     state.stopwatch.mark("commit")
     seconds = state.stopwatch.seconds()
     for round in filter(None, done):
@@ -250,14 +255,15 @@ def _check_round(state, proposal):
 
 def _check_proposal(state, proposal, asked):
     """ValueError for a proposal of more tokens than were asked for, or with a q that is not over the target's ids."""
-    drafted, name, vocab_size = proposal.lengths.tolist(), state.drafter.name, state.target.vocab_size
-    if any(n > most for n, most in zip(drafted, asked, strict=True)):
+    name, vocab_size, x = state.drafter.name, state.target.vocab_size, proposal.tokens
+    drafted = proposal.lengths.tolist()
+    if any(map(gt, drafted, asked)):
         raise ValueError(
             f"drafter {name!r} proposed {drafted} tokens (row by row), more than the {asked} that were asked for."
         )
-    x = proposal.tokens
     # On a GPU ids are not looked at: it would have to be waited for, and an index out of range ends the program there.
-    outside = x.is_cpu and np.count_nonzero(x.numpy().astype(np.uint64) >= vocab_size)
+    ids = list(chain.from_iterable(x.tolist())) if x.is_cpu else []
+    outside = ids and not 0 <= min(ids) <= max(ids) < vocab_size
     if outside or proposal.q.shape != (*x.shape, vocab_size):
         raise ValueError(
             f"drafter {name!r} proposed {x.tolist()} with a q of shape {list(proposal.q.shape)}: must be ids of the "
@@ -337,8 +343,8 @@ def _outcome(state, drafts, accepted, next_token, kept) -> dict:
 
 
 def _publish(state, done, reasons):
-    """Append what the rounds add. An interruption finds all of the round in the state, or nothing of it."""
-    committed = state.committed.numpy()  # numpy writes a list in one go; what lies beyond a length is no text yet
+    """Append the tokens of the rounds. An interruption finds the whole round in the state, or nothing of it."""
+    committed = state.committed.numpy()  # numpy writes a list at once; beyond a length there is no text yet
     lengths = list(state.lengths)
     for row, round in enumerate(done):
         if round is not None:
@@ -346,8 +352,8 @@ def _publish(state, done, reasons):
             committed[row, state.lengths[row] : lengths[row]] = round.tokens
     finish = _finish(state, lengths, reasons)
     active = state.active if finish == state.finish else _of_rows([reason is None for reason in finish])
-    new = lengths, _of_rows([length - 1 for length in lengths]), finish, active, state.round + 1, [*state.history, done]
-    state.lengths, state.cache_length, state.finish, state.active, state.round, state.history = new
+    new = lengths, [length - 1 for length in lengths], finish, active, state.round + 1, [*state.history, done]
+    state.lengths, state.cache_lengths, state.finish, state.active, state.round, state.history = new
 
 
 def _finish(state, lengths, reasons) -> list[str | None]:

@@ -21,9 +21,9 @@ from specviz.trace import Trace
 class Stream:
     """Iterate for the pieces of text that each round adds; made by stream().
 
-    The pieces add up to trace.text. A character whose bytes are not all there yet, and what may be the beginning of a
-    stop string, is held back until it is decided. For a list of prompts each piece is a list of strings, one a row
-    ("" for what has ended). `trace` is there at any time: what was decoded so far, "interrupted" unless it has ended.
+    The pieces add up to trace.text. Half a character, and the possible beginning of a stop string, are held back until
+    the next tokens decide. For a list of prompts each piece is a list of strings, one a row
+    ("" for a row that has ended). `trace` is there at any time: the text so far, "interrupted" unless it has ended.
     """
 
     def __init__(self, state):
@@ -73,12 +73,13 @@ def stream(
     """Decode piece by piece: for piece in stream(target, drafter, prompt): print(piece, end="").
 
     drafter=None streams plain decoding. The arguments, and the errors, are those of speculate(). Breaking off, or
-    interrupting, keeps what was decoded: go on with the same Stream, or take its trace.
+    interrupting, keeps the decoded text: go on with the same Stream, or take its trace.
 
     Raises ValueError for a target without a tokenizer.
     """
     settings = Settings(
-        gamma, max_new_tokens, sampling, seed, randomness, eos, stop, record, rule, decode_round
+        gamma=gamma, max_new_tokens=max_new_tokens, sampling=sampling, seed=seed, randomness=randomness, eos=eos,
+        stop=stop, record=record, rule=rule, decode_round=decode_round,
     )  # fmt: skip
     if getattr(target, "tokenizer", None) is None:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""One idea of text, for traces, stop strings, streaming and labels: what ids say behind other ids.
+"""One idea of text, for traces, stop strings, streaming and labels: the text of ids behind other ids.
 
-The text of a continuation is what decode(before + tokens) has more than decode(before): tokenizers decode an id by its
+The text of a continuation is the end of decode(before + tokens), behind decode(before): tokenizers decode an id by its
 neighbours (a first space is dropped, bytes make characters together), so ids decoded one by one do not add up to it.
 """
 
@@ -30,9 +30,9 @@ class Continuation:
         self.count = 0  # tokens
 
     def extend(self, tokens) -> None:
-        # What belongs together is assigned together: an interruption may come at any call in between.
+        # Fields that belong together are assigned together: an interruption may come at any call in between.
         self._ids, self.count = [*self._ids, *tokens], self.count + len(tokens)
-        seam = len(self._ids) - LOOKBACK  # what later tokens can change is not as long as that, runs of bytes aside
+        seam = len(self._ids) - LOOKBACK  # later tokens change no more than that, runs of bytes aside
         if seam - self._seam < WINDOW or self._bytes.issuperset(self._ids[seam - 1 : seam + 1]):
             return
         before, whole = self._decode(self._ids[:seam]), self._decode(self._ids)
@@ -74,7 +74,7 @@ class Continuation:
         return said[_shared(self._lead, said) :]
 
     def _window(self, ids, seam):
-        """(ids, seam, what the ids before the seam say) of a window that begins shortly before the seam.
+        """(ids, seam, text of the ids before the seam) of a window that begins shortly before the seam.
 
         But not in a run of bytes, nor where a space that decoding drops at the beginning would be missed behind it.
         """
@@ -96,7 +96,7 @@ def hold_back(text: str, stops) -> str:
 
 
 def parts(tokenizer, before, tokens) -> list[str]:
-    """What each token adds: joined, the text of a Continuation. A character belongs to the token that completes it."""
+    """The text that each token adds; joined, the text of a Continuation. A token that completes a character has it."""
     whole, grown, ends = Continuation(tokenizer, before), Continuation(tokenizer, before), [0]
     whole.extend(tokens)
     text = whole.text

@@ -1,4 +1,4 @@
-"""Records of a decoding: a Round for each draft-verify-accept-resample cycle, and the Trace of a whole text."""
+"""A Round for each draft-verify-accept-resample cycle, and the Trace of a whole text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Round:
     next_token: int | None  # None if the text ended inside the drafts
     outcome: str
     gamma_asked: int
-    gamma_used: int  # after the clamp to what is left of max_new_tokens and of the context
+    gamma_used: int  # after the clamp to the rest of max_new_tokens and of the context
     seconds: dict[str, float]  # draft, target, verify, commit; of the whole batch
     draft_forwards: int = 0  # that this row needed
     q: list[TopProbs] | None = None  # [L]
@@ -57,9 +57,9 @@ class Round:
     u_next: float | None = None
     accept_probability: list[float] | None = None  # [L]: min(1, p/q) of each draft
     overlap: list[float] | None = None  # [L]: sum of min(p, q), the acceptance probability before drafting
-    next_if_rejected: list[int] | None = None  # [L]: the token that u_next draws from the residual at each position
+    next_if_rejected: list[int] | None = None  # [L]: the token that u_next draws from each residual
     next_if_all_accepted: int | None = None
-    judged: dict[str, list[float]] | None = None  # [L] each: further numbers of the rule; the standard rule has none
+    judged: dict[str, list[float]] | None = None  # [L] each: further numbers of other rules
 
     def __repr__(self):
         return f"<Round: drafts {self.draft_tokens}, {self.accepted} accepted, {self.outcome}, next {self.next_token}>"
@@ -91,12 +91,13 @@ class Trace:
     prefill_seconds: float
     stop: list[str]
     record: str
-    backend: str | None  # how the target's forwards were computed, where the cache names it
-    rule: str = "standard"  # of acceptance; standard is the paper's
-    # A model without tokenizer has no text: the three are None, and pieces is empty.
-    prompt: str | None = None  # prompt + text is all ids decoded at once: a character cut by the border is the text's
+    backend: str | None  # how the target's forwards were computed, where it says so
+    rule: str = "standard"  # of acceptance: the paper's
+    custom: list[str] = field(default_factory=list)  # settings that are the caller's functions
+    # Of a model without tokenizer there is no text: these are None, and pieces is empty.
+    prompt: str | None = None  # with text: all ids decoded at once (a split character is the text's)
     text: str | None = None  # ends before EOS and before the stop string
-    parts: list[str] | None = None  # each token's share of text, "" behind its end; None with record="none"
+    parts: list[str] | None = None  # the text that each token adds, "" behind the end; None for record="none"
     pieces: dict[int, bytes] = field(default_factory=dict)  # the bytes of every id that occurs
     version: int = VERSION
 
@@ -150,13 +151,15 @@ class Trace:
         """The settings of speculate() (without gamma: of autoregress()) that gave this trace, all but its randomness.
 
         speculate(target, drafter, trace.prompt_tokens, randomness=Scripted.from_trace(trace), **trace.settings)
-        decodes it again; where decoding was interrupted, it goes on. Raises ValueError for a trace made with logits
-        processors: only their names are recorded.
+        decodes it again; where decoding was interrupted, it goes on. Raises ValueError for a trace made with functions
+        of the caller (logits processors, a rule, decode_round): only their names are recorded.
         """
         from specviz.sampling import SamplingParams  # it needs torch, which a trace does not
 
         if names := self.sampling.get("processors"):
-            raise ValueError(f"the trace was made with processors {names}: pass settings with your own processors.")
+            raise ValueError(f"the trace was made with processors {names}: give settings with these of your own.")
+        if self.custom:
+            raise ValueError(f"the trace was made with the caller's own {' and '.join(self.custom)}: give it again.")
         settings = dict(
             max_new_tokens=self.max_new_tokens, sampling=SamplingParams(**self.sampling), eos=self.eos, stop=self.stop,
             record=self.record,

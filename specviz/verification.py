@@ -1,11 +1,12 @@
 """Algorithm 1 of Leviathan et al. (2023): accept a prefix of the draft, then sample one more token.
 
-Written once for numpy's arrays and torch's tensors, one row or many: what the decoder runs is what prove() proves.
+Written once for numpy's arrays and torch's tensors, one row or many: the decoder and prove() run these lines.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import lt
 
 import numpy as np
 import torch
@@ -15,14 +16,14 @@ from specviz.arrays import as_array, as_tensor, at_positions, beside, host, name
 
 @dataclass
 class Verdict:
-    """What one verification decided, for B rows with up to gamma drafts each."""
+    """The outcome of one verification, for B rows with up to gamma drafts each."""
 
     accepted: torch.Tensor  # [B] int64: how many leading drafts were accepted
     next_token: torch.Tensor  # [B] int64: resampled after a rejection, otherwise the bonus token
     accept_probability: torch.Tensor  # [B, gamma]: A(x_i) of each draft; 0 beyond a row's draft length
     coins: torch.Tensor  # [B, gamma] float64: the uniforms compared with A(x_i)
     u_next: torch.Tensor  # [B] float64: the uniform that drew next_token
-    judged: dict[str, torch.Tensor] = field(default_factory=dict)  # [B, gamma] each: what else another rule decided by
+    judged: dict[str, torch.Tensor] = field(default_factory=dict)  # [B, gamma] each: further numbers of other rules
 
 
 def accept_probability(p, q):
@@ -34,18 +35,17 @@ def accept_probability(p, q):
 def residual(p, q):
     """p'(x) = max(0, p(x) - q(x)) / Z over the last dimension, Z = sum of max(0, p - q) = 1 - overlap.
 
-    [..., V], [..., V] -> [..., V]. Where p equals q there is nothing left and nothing is ever rejected;
-    rounding may still ask, and then the answer is p.
+    [..., V], [..., V] -> [..., V]. Where p equals q nothing is rejected but by rounding; the residual is p then.
     """
-    mass = residual_mass(p, q)
-    return mass / mass.sum(-1, keepdims=True)
+    unnormalised = residual_mass(p, q)
+    return unnormalised / unnormalised.sum(-1, keepdims=True)
 
 
 def residual_mass(p, q):
     """residual() before the division by Z, which a draw does not need."""
     xp = namespace(p)
-    mass = xp.maximum(p, q) - q
-    return xp.where(mass.sum(-1, keepdims=True) == 0, p, mass)
+    more = xp.maximum(p, q) - q
+    return xp.where(more.sum(-1, keepdims=True) == 0, p, more)
 
 
 def verify(
@@ -68,26 +68,24 @@ def verify(
     """
     x, q, p = as_array(draft_tokens), as_array(q), as_array(p)
     rows, gamma = x.shape
-    drafted = np.full(rows, gamma) if draft_lengths is None else np.array(torch.as_tensor(draft_lengths).tolist())
-    if active is not None:
-        active = torch.as_tensor(active)
-        active = None if all(active.tolist()) else active  # nothing has to be masked
+    drafted = [gamma] * rows if draft_lengths is None else torch.as_tensor(draft_lengths).tolist()
+    if active is not None and all(active.tolist()):
+        active = None  # nothing has to be masked
     # The few numbers that decide, on the host.
     a = _half(accept, *host(of_ids(p, x), of_ids(q, x)))  # A(x_i) [B, gamma]
-    if min(drafted.tolist()) < gamma:
-        a = np.where(np.arange(gamma) < drafted[:, None], a, 0)
+    if min(drafted) < gamma:
+        a = np.where(np.arange(gamma) < np.array(drafted)[:, None], a, 0)
     accepted, coins = map(as_array, randomness.flip(a, active))
 
     # Of each row the distribution where the acceptance stops; minus q, if a draft was rejected there. Behind the last
     # draft nothing is subtracted: the residual against nothing is p itself, the bonus.
     next_mass, next_q = at_positions(p, accepted), None  # [B, V]
-    rejected = accepted < drafted
-    rejections = np.count_nonzero(rejected)
-    if rejections == rows:
+    rejected = list(map(lt, accepted.tolist(), drafted))
+    if all(rejected):
         next_q = at_positions(q, accepted)
-    elif rejections:
+    elif any(rejected):
         reached = at_positions(q, np.minimum(accepted, gamma - 1))
-        next_q = namespace(p).where(beside(rejected, p)[:, None], reached, 0)
+        next_q = namespace(p).where(beside(np.array(rejected), p)[:, None], reached, 0)
     elif resample_from is not residual_mass:
         next_q = namespace(p).zeros_like(next_mass)
     if next_q is not None:

@@ -121,7 +121,7 @@ class Spied(ModelDrafter):
 
         def kept(committed, length, *others):
             proposal = propose(committed, length, *others)
-            self.proposed.append((committed.clone(), length.clone(), proposal))
+            self.proposed.append((committed.clone(), list(length), proposal))
             return proposal
 
         session.propose = kept

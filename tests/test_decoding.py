@@ -258,8 +258,20 @@ def test_a_round_of_ones_own_must_commit_one_round(decode):
     target, drafter = pair(symbols="abcdefgh")
     given = [target, drafter, [0]] + [1] * (decode is sample_sequences)
     for wrong, returned in ((lambda _: None, "None after 0"), (lambda _: [], r"\[\] after 0"), (twice, ".* after 2")):
-        with pytest.raises(ValueError, match=f"decode_round returned {returned} commits: must return what commit"):
+        with pytest.raises(ValueError, match=f"decode_round returned {returned} commits: must commit one round"):
             list(decode(*given, decode_round=wrong, seed=0))
+
+
+def test_a_round_that_never_asks_the_target_is_refused():
+    """p out of thin air leaves the target's cache without the committed tokens."""
+
+    def blind(state):
+        proposal = draft(state)
+        p = torch.full((1, proposal.tokens.shape[1] + 1, 8), 1 / 8)
+        return commit(state, proposal, p, verify(proposal.tokens, proposal.q, p, state.randomness, proposal.lengths))
+
+    with pytest.raises(ValueError, match="the target has not read this proposal; call target_forward"):
+        speculate(*pair(symbols="abcdefgh"), [0], decode_round=blind, seed=0)
 
 
 def test_the_shipped_round_runs_without_autograd_in_every_loop(monkeypatch):
@@ -469,7 +481,7 @@ def test_a_drafter_that_proposes_too_many_tokens_is_an_error_that_names_it(promp
         def new_session(self, *args):
             session = super().new_session(*args)
             propose = session.propose
-            session.propose = lambda committed, length, gamma, *rest: propose(committed, length, gamma + 1, *rest)
+            session.propose = lambda text, lengths, gamma, *rest: propose(text, lengths, [n + 1 for n in gamma], *rest)
             return session
 
     target, drafter = pair()
@@ -566,8 +578,8 @@ class Foreign:
     def new_session(self, target, prompts, capacity, eos, target_cache):
         return self
 
-    def propose(self, committed, length, gamma, sampling, randomness):
-        rows, lengths = len(gamma), (gamma > 0).long()
+    def propose(self, committed, lengths, gamma, sampling, randomness):
+        rows, lengths = len(gamma), torch.tensor([min(1, n) for n in gamma])
         tokens, q = torch.full((rows, 1), self.token), self.q.expand(rows, 1, -1)
         return Proposal(tokens, q, lengths, torch.full((rows, 1), torch.nan, dtype=torch.float64))
 

@@ -188,7 +188,7 @@ class Silent:
     def rewind(self, length):
         pass
 
-    def propose(self, committed, length, gamma, sampling, randomness):
+    def propose(self, committed, lengths, gamma, sampling, randomness):
         none = torch.zeros(1, 0, dtype=torch.long)
         return Proposal(none, torch.zeros(1, 0, 4), torch.tensor([0]), torch.zeros(1, 0, dtype=torch.float64))
 

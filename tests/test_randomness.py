@@ -339,6 +339,10 @@ def test_exhaustive_refuses_misuse():
             if number == 0:
                 branch.begin(1)
                 branch.draw(torch.ones(1, 3, dtype=torch.float64))
+    branch = next(iter(Exhaustive()))
+    speculate(target, target, [0], gamma=1, max_new_tokens=2, randomness=branch)
+    with pytest.raises(ValueError, match="a branch that was decoded before"):
+        speculate(target, target, [0], gamma=1, max_new_tokens=2, randomness=branch)
 
 
 def test_distributions_that_carry_a_gradient_are_drawn_from():

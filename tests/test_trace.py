@@ -9,6 +9,8 @@ import torch
 from tiny import hub_model, language_model
 
 from specviz import CausalLM, Exhaustive, SamplingParams, Scripted, Seeded, TableModel, Trace, autoregress, speculate
+from specviz.rules import STANDARD, Rule
+from specviz.steps import decode_round, verify
 
 
 def traces():
@@ -185,11 +187,21 @@ def test_what_ended_the_text_is_recorded():
     assert mute.prompt is mute.text is mute.parts is None and mute.pieces == {}
 
 
+def test_functions_of_the_caller_cannot_be_rebuilt_from_a_trace():
+    target = TableModel.random(4, 1, seed=1)
+    own = Rule("own", verify, STANDARD.tested)
+    for name, function in {"rule": own, "decode_round": lambda state: decode_round(state)}.items():
+        trace = speculate(target, target, [0], max_new_tokens=4, seed=0, **{name: function})
+        assert Trace.from_json(trace.to_json()).custom == trace.custom == [name]
+        with pytest.raises(ValueError, match=f"made with the caller's own {name}"):
+            speculate(target, target, [0], seed=0, **trace.settings)
+
+
 def test_processors_cannot_be_rebuilt_from_their_names():
     target = TableModel.random(4, 1, seed=1)
     sampling = SamplingParams(processors=[lambda ids, scores: scores])
     trace = speculate(target, target, [0], max_new_tokens=4, seed=0, sampling=sampling)
-    with pytest.raises(ValueError, match="made with processors .*pass settings with your own processors"):
+    with pytest.raises(ValueError, match="made with processors .*give settings with these of your own"):
         speculate(target, target, [0], seed=0, **trace.settings)
 
 

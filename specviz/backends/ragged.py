@@ -39,9 +39,9 @@ class RaggedCache:
         """feed() where nobody looks at the logits: of a long prompt they are many, and cost time and room."""
         self.feed(tokens, count)
 
-    def rewind(self, length: torch.Tensor | int) -> None:
+    def rewind(self, length: torch.Tensor | list[int] | int) -> None:
         if torch.is_tensor(length):
-            length = (length if length.is_cpu else length.cpu()).numpy()
+            length = length.cpu().numpy()
         self._lengths = np.minimum(self._lengths, length)
 
 

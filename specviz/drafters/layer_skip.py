@@ -1,4 +1,4 @@
-"""Layer skip: the target's own first layers draft, and share its memory. Nothing to train, nothing to load.
+"""Layer skip: the target's own first layers draft, and share its KV cache. Nothing to train, nothing to load.
 
 Zhang et al.: Draft & Verify (2023); Elhoushi et al.: LayerSkip (2024), whose models are trained for it.
 """
@@ -12,13 +12,13 @@ from specviz.drafters.model import ModelSession
 class LayerSkip:
     """The first layers of the target, with its final norm and head, as draft model.
 
-    layers: how many. Their keys and values are the target's own, so the prompt is never fed twice; what drafting
-    writes behind the committed text, the verification overwrites with the same values.
+    layers: how many. Their keys and values are the target's own, so the prompt is never fed twice; the
+    verification overwrites the drafts' keys and values with the same numbers.
 
     Raises ValueError (when decoding starts) for a target that is no CausalLM or has no more layers than that.
     """
 
-    needs = frozenset({"first_layers"})  # of the target's memory
+    needs = frozenset({"first_layers"})  # of the target's cache
 
     def __init__(self, layers: int):
         self.layers = integer(layers, "layers", 1, " (of the target's)")
@@ -46,8 +46,8 @@ class LayerSkipSession(ModelSession):
     def __init__(self, target, layers, eos, target_cache):
         super().__init__(target, target_cache.first_layers(layers), eos, target.vocab_size)
 
-    def propose(self, committed, length, gamma, sampling, randomness):
-        proposal = super().propose(committed, length, gamma, sampling, randomness)
-        self.rewind(length - 1)  # the head belongs to the target, which has not seen these drafts yet
+    def propose(self, committed, lengths, gamma, sampling, randomness):
+        proposal = super().propose(committed, lengths, gamma, sampling, randomness)
+        self.rewind([length - 1 for length in lengths])  # for the target, which reads these drafts later
         return proposal
 

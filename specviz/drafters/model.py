@@ -10,7 +10,7 @@ from specviz.arrays import as_array, as_tensor, beside, host, namespace, stacked
 from specviz.drafters.protocol import Proposal, nothing_drafted
 from specviz.models.tokenizers import same_tokenizer
 
-LONG = 16  # tokens that a memory lacks: more are a prompt
+LONG = 16  # tokens that a cache lacks: more are a prompt
 
 
 class ModelDrafter:
@@ -57,7 +57,7 @@ class ModelDrafter:
 
 
 class ModelSession:
-    """Drafts one token after the other, each from logits that memory.feed() gives over the model's ids."""
+    """Drafts one token after the other, each from the logits of cache.feed(), which are over the model's ids."""
 
     def __init__(self, model, cache, eos, vocab_size):
         self.model, self.cache, self.vocab_size = model, cache, vocab_size
@@ -67,51 +67,50 @@ class ModelSession:
         ends[list(eos)] = True
         self.ends = as_array(ends)
 
-    def propose(self, committed, length, gamma, sampling, randomness):
-        ends = length.tolist()
+    def propose(self, committed, lengths, gamma, sampling, randomness):
         # The draft's own context may be the shorter one; drafting x_1 .. x_n feeds length + n - 1 tokens.
         room = self.model.context + 1
-        counts = [max(0, min(g, room - n)) for g, n in zip(gamma.tolist(), ends, strict=True)]
+        counts = [max(0, min(g, room - n)) for g, n in zip(gamma, lengths, strict=True)]
         least, most, rows = min(counts), max(counts), len(counts)
         everyone_until = least  # before that position nothing has to be masked
-        lengths = beside(np.array(counts), self.ends)  # rows draft at position i as long as i < lengths
+        drafted = beside(np.array(counts), self.ends)  # rows draft at position i as long as i < drafted
         tokens, q, u = [], [], []
         for i in range(most):
-            if i == 0:  # all that the memory lacks: the prompt at first, later one token or two
-                logits = self._catch_up(committed, ends, counts)
+            if i == 0:  # all that the cache lacks: the prompt at first, later one token or two
+                logits = self._catch_up(committed, lengths, counts)
             else:
                 count = None if i < least else torch.tensor([int(n > i) for n in counts])
                 logits = self.cache.feed(as_tensor(tokens[-1][:, None]), count)[:, -1]
-            drafting = None if i < everyone_until else i < lengths
-            texts = _texts(committed, ends, tokens, drafting) if sampling.processors else None
-            q_i = sampling.probabilities(self._over_the_targets_ids(logits), texts)  # [B, V]
-            token, u_i = randomness.draw(as_array(q_i), "draft", i, active=drafting)
+            drafting = None if i < everyone_until else i < drafted
+            texts = _texts(committed, lengths, tokens, drafting) if sampling.processors else None
+            q_i = as_array(sampling.probabilities(self._over_the_targets_ids(logits), texts))  # [B, V]
+            token, u_i = randomness.draw(q_i, "draft", i, active=drafting)
             token = beside(token, self.ends)
             tokens.append(token), q.append(q_i), u.append(as_array(u_i))
             # Where a text ends with its draft. Asking a GPU would cost more than the forwards that it saves.
             on_cpu = isinstance(token, np.ndarray)
             if on_cpu and self.eos.isdisjoint(token.tolist()):
                 continue
-            ended = self.ends[token] & (i < lengths)
-            lengths = namespace(token).where(ended, i + 1, lengths)
+            ended = self.ends[token] & (i < drafted)
+            drafted = namespace(token).where(ended, i + 1, drafted)
             if on_cpu:
-                everyone_until = int(lengths.min())
-                if lengths.max() <= i + 1:
+                everyone_until = int(drafted.min())
+                if drafted.max() <= i + 1:
                     break
         if not tokens:
             return nothing_drafted(rows, self.vocab_size, self.device)
-        (lengths,) = host(lengths)
-        drafts, u = (as_tensor(stacked(parts)) for parts in (tokens, u))
-        return Proposal(drafts, torch.stack(q, 1), as_tensor(lengths), u, forwards=len(tokens))
+        (drafted,) = host(drafted)
+        drafts, q, u = (as_tensor(stacked(parts)) for parts in (tokens, q, u))
+        return Proposal(drafts, q, as_tensor(drafted), u, forwards=len(tokens))
 
     def _catch_up(self, committed, ends, drafts):
-        """Feed what the memory lacks of the committed text, up to ends; logits [B, V] after its last token.
+        """Feed the tokens of the committed text, up to ends, that the cache lacks; logits [B, V] after its last token.
 
         ends, drafts [B]: lists; rows that draft nothing are fed nothing.
         """
         rows = zip(ends, self.cache.length.tolist(), drafts, strict=True)
-        lacking = [end - head if n else 0 for end, head, n in rows]
-        if max(lacking) > LONG:  # nobody looks at a prompt's logits
+        lacking = [end - length if n else 0 for end, length, n in rows]
+        if max(lacking) > LONG:  # a prompt's logits are not needed
             but_last = [max(0, n - 1) for n in lacking]
             getattr(self.cache, "prefill", self.cache.feed)(*self._next(committed, but_last))
             lacking = [min(1, n) for n in lacking]
@@ -123,13 +122,13 @@ class ModelSession:
 
     def _next(self, committed, lacking):
         """The next lacking tokens of each row: tokens [B, n] and count [B], which is None for one row."""
-        heads = self.cache.length
+        lengths = self.cache.length
         if len(lacking) == 1:
-            count, begin = None, heads.item()
+            count, begin = None, lengths.item()
             tokens = as_tensor(committed.numpy()[:, begin : begin + lacking[0]])
         else:
             count = torch.tensor(lacking)
-            at = heads[:, None] + torch.arange(max(lacking))
+            at = lengths[:, None] + torch.arange(max(lacking))
             tokens = committed.gather(1, at.clamp(max=committed.shape[1] - 1))
         if self.model.vocab_size < self.vocab_size:
             tokens = tokens.clamp(max=self.model.vocab_size - 1)  # the target may have emitted an id that only it has
@@ -139,8 +138,8 @@ class ModelSession:
         lacking = self.vocab_size - logits.shape[-1]
         return pad(logits, (0, lacking), value=-torch.inf) if lacking else logits  # a negative pad cuts
 
-    def rewind(self, length):
-        self.cache.rewind(length)
+    def rewind(self, lengths):
+        self.cache.rewind(lengths)
 
 
 def _texts(committed, ends, drafts, drafting):

@@ -1,4 +1,4 @@
-"""Prompt lookup: propose what followed the last words when they occurred before. No draft model at all.
+"""Prompt lookup: propose the tokens that followed the last words at an earlier place. No draft model at all.
 
 Saxena: Prompt Lookup Decoding (2023). It pays where an answer repeats its prompt: summaries, edits, questions about a
 text.
@@ -33,13 +33,13 @@ class PromptLookup:
         return f"<PromptLookup of {self.longest} down to {self.shortest} tokens>"
 
     def check_target(self, target):
-        """Any target will do: what is proposed stands in the text already."""
+        """Any target will do: the proposed tokens stand in the text already."""
 
     def new_session(self, target, prompts, capacity, eos, target_cache):
         return PromptLookupSession(self, target, prompts, eos)
 
     def continuation(self, text: list[int]) -> list[int]:
-        """What followed the latest earlier occurrence of the longest ending that has one; [] if none has."""
+        """The tokens behind the latest earlier occurrence of the longest ending that has one; [] if no ending has."""
         for n in range(min(self.longest, len(text) - 1), self.shortest - 1, -1):
             ending = text[-n:]
             for at in range(len(text) - n - 1, -1, -1):
@@ -53,13 +53,13 @@ class PromptLookupSession:
 
     def __init__(self, lookup, target, prompts, eos):
         self.lookup, self.target, self.eos = lookup, target, eos
-        # The text of an encoder-decoder starts after its source; what the answer repeats stands in the source.
+        # The text of an encoder-decoder starts after its source; the source is the text to look up.
         self.sources = prompts if getattr(target, "start_tokens", None) else [[]] * len(prompts)
 
-    def propose(self, committed, length, gamma, sampling, randomness):
+    def propose(self, committed, lengths, gamma, sampling, randomness):
         drafts = [
             self._drafts(source + text[:end], most)
-            for source, text, end, most in zip(self.sources, committed.tolist(), length.tolist(), gamma.tolist())
+            for source, text, end, most in zip(self.sources, committed.tolist(), lengths, gamma)
         ]
         n = max(map(len, drafts))
         tokens = torch.tensor([draft + [0] * (n - len(draft)) for draft in drafts], device=self.target.device)
@@ -73,5 +73,5 @@ class PromptLookupSession:
         ended = next((i for i, token in enumerate(drafts) if token in self.eos), len(drafts))
         return drafts[: ended + 1]
 
-    def rewind(self, length):
+    def rewind(self, lengths):
         pass

@@ -1,4 +1,4 @@
-"""What the decoder asks of whatever proposes tokens."""
+"""The contract between the decoder and its drafters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import torch
 
 @dataclass
 class Proposal:
-    """What a drafter proposes in one round, for B rows."""
+    """The drafts of one round, for B rows."""
 
     tokens: torch.Tensor  # [B, gamma] int64
     q: torch.Tensor  # [B, gamma, V]: the very distributions that the tokens were drawn from
-    lengths: torch.Tensor  # [B] int64, on the CPU: tokens drafted; what lies beyond is padding
+    lengths: torch.Tensor  # [B] int64, on the CPU: tokens drafted; the rest is padding
     u: torch.Tensor  # [B, gamma] float64, on the CPU: the uniforms that drew them, NaN where none did
     forwards: int = 0  # forward passes of a draft model
     gamma: list[int] | None = None  # [B]: how many were asked for; set by the decoder, as is round
     round: int | None = None
+    forwarded: bool = False  # target_forward() has read it
 
 
 def nothing_drafted(rows: int, vocab_size: int, device) -> Proposal:
@@ -34,19 +35,19 @@ def nothing_drafted(rows: int, vocab_size: int, device) -> Proposal:
 class DraftSession(Protocol):
     """The state of one decoding: drafters themselves keep none and can be shared."""
 
-    def propose(self, committed, length, gamma, sampling, randomness) -> Proposal:
-        """committed [B, T] right-padded, length [B], gamma [B] (0: an inactive row) -> Proposal.
+    def propose(self, committed, lengths, gamma, sampling, randomness) -> Proposal:
+        """committed [B, T] right-padded; lengths, gamma: lists [B] (gamma 0: an inactive row) -> Proposal.
 
         Rounds run in torch.inference_mode(): learn under torch.inference_mode(False) and torch.enable_grad(), from
         clones.
         """
 
-    def rewind(self, length: torch.Tensor) -> None:
-        """Forget what lies beyond length [B]."""
+    def rewind(self, lengths: list[int]) -> None:
+        """Forget the tokens beyond lengths [B]."""
 
 
 class Drafter(Protocol):
-    """needs, if it has such an attribute, is what the target's memory must be able to do (backends/protocol.py)."""
+    """An optional attribute, needs, names what the target's cache must be able to do (backends/protocol.py)."""
 
     name: str
 

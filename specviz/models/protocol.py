@@ -23,8 +23,8 @@ class KVCache(Protocol):
         Raises ValueError when the n tokens do not fit behind a head.
         """
 
-    def rewind(self, length: torch.Tensor | int) -> None:
-        """Move each head back to length (an int, or [B]) at most; never forward."""
+    def rewind(self, length: torch.Tensor | list[int] | int) -> None:
+        """Shorten each row to length (an int, or [B]) at most; never lengthen it."""
 
 
 class LanguageModel(Protocol):

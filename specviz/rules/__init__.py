@@ -1,4 +1,4 @@
-"""What judges a window of drafts: the paper's rule, and the place for those that came after it."""
+"""Rules of acceptance: the paper's, and the place for those that came after it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from dataclasses import dataclass
 
 from specviz.verification import Verdict, verify
 
+__all__ = ["STANDARD", "Rule"]
+
+
+def __dir__():
+    return __all__
+
 
 @dataclass(frozen=True)
 class Rule:
-    """A way to verify drafts, with what a Round has to know about it.
+    """A way to verify drafts, and the facts that a Round needs about it.
 
-    verify  a function like specviz.verification.verify() -> Verdict, whose `judged` holds what else a replay needs
+    verify  a function like specviz.verification.verify() -> Verdict, whose `judged` holds further numbers for a replay
     tested  (accepted, drafted) -> how many of a row's drafts were judged: the denominator of alpha
-    needs   what it asks of the target's backend
+    needs   abilities of the target's backend
     """
 
     name: str
