@@ -81,7 +81,7 @@ def build_trace(state, row) -> Trace:
     prompt, tokenizer, randomness = state.prompts[row], state.target.tokenizer, state.randomness
     said = {} if tokenizer is None else _text_fields(state, row, tokens)
     seeded = isinstance(randomness, Seeded)
-    occurring = {*prompt, *tokens, *state.settings.eos}.union(*(ids_of(round) for round in rounds))
+    occurring = {*prompt, *tokens, *state.settings.eos}.union(*(round.ids for round in rounds))
     return Trace(
         prompt_tokens=prompt,
         tokens=tokens,
@@ -106,14 +106,6 @@ def build_trace(state, row) -> Trace:
         backend=getattr(state.cache, "backend", None),
         **said,
     )
-
-
-def ids_of(round) -> set[int]:
-    """The ids of a Round: drafts, the tokens that followed or would have, and those with a recorded probability."""
-    recorded = [] if round.p is None else [*round.p, *round.q, *round.residual]
-    following = [*(round.next_if_rejected or []), round.next_if_all_accepted]
-    ids = {*round.draft_tokens, round.next_token, *following}.union(*(probs.ids for probs in recorded))
-    return ids - {None}
 
 
 def _text_fields(state, row, tokens) -> dict:

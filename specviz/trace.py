@@ -69,6 +69,13 @@ class Round:
         """The tokens that this round added to the text: 1 to gamma + 1."""
         return self.draft_tokens[: self.accepted] + ([] if self.next_token is None else [self.next_token])
 
+    @property
+    def ids(self) -> set[int]:
+        """All ids of the round: drafts, the tokens that followed or would have, those with a recorded probability."""
+        recorded = [] if self.p is None else [*self.p, *self.q, *self.residual]
+        following = [self.next_token, *(self.next_if_rejected or []), self.next_if_all_accepted]
+        return {*self.draft_tokens, *following}.union(*(top.ids for top in recorded)) - {None}
+
 
 @dataclass(repr=False)
 class Trace:

@@ -395,7 +395,7 @@ def test_nothing_jumps_and_nothing_sticks_out(open_page, trace, baseline, width)
 def test_reduced_motion_is_respected(open_page, trace):
     for wish, moves in (("reduce", False), ("no-preference", True)):
         page = open_page(RoundPlayer(trace), reduced_motion=wish)
-        # Counted where they begin: on a busy machine they may have ended before anybody looks.
+        # Counted where they begin: on a busy machine they may have ended before the test looks.
         page.evaluate(
             """() => {
                 const { animate } = Element.prototype;

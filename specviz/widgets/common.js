@@ -153,13 +153,14 @@ class View {
   // a drag sends few messages.
   set(values) {
     const outermost = this.due === null;
-    this.due ??= new Set();
-    for (const [trait, value] of Object.entries(values)) this.model.set(trait, value);
+    const due = (this.due ??= new Set());
+    try {
+      for (const [trait, value] of Object.entries(values)) this.model.set(trait, value);
+    } finally {
+      if (outermost) this.due = null;
+    }
     this.saving ??= setTimeout(() => this.save(), 120);
-    if (!outermost) return;
-    const due = [...this.due];
-    this.due = null;
-    for (const handler of due) handler();
+    if (outermost) for (const handler of due) handler();
   }
 
   save() {

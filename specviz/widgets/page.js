@@ -13,6 +13,14 @@ function linked() {
   }
 }
 
+function writeLink() {
+  try {
+    history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify(changes))}`);
+  } catch {
+    // A page within another page may have no address of its own.
+  }
+}
+
 class PageModel {
   constructor(state, number) {
     Object.assign(this, { state, handlers: new Map() });
@@ -45,7 +53,7 @@ class PageModel {
 
   save_changes() {
     clearTimeout(resting); // only once the page rests, since browsers limit how often an address may change
-    resting = setTimeout(() => history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify(changes))}`), 300);
+    resting = setTimeout(writeLink, 300);
   }
 
   send() {}

@@ -12,7 +12,6 @@ import traitlets
 
 from specviz.decoding import autoregress, speculate
 from specviz.models.zoo import load_pair
-from specviz.recording import ids_of
 from specviz.sampling import SamplingParams
 from specviz.trace import PHASES, Trace
 from specviz.widgets.base import Widget
@@ -165,7 +164,7 @@ def player_data(trace, baseline=None) -> dict:
     spoken = trace.text is not None
     pieces = {i: _readable(piece) for i, piece in trace.pieces.items()}
     if not spoken:  # a model without tokenizer: its ids are the text
-        used = {*trace.prompt_tokens, *trace.tokens}.union(*(ids_of(round) for round in trace.rounds))
+        used = {*trace.prompt_tokens, *trace.tokens}.union(*(round.ids for round in trace.rounds))
         pieces = {i: f" {i}" for i in used}
     return {
         "drafter": trace.drafter,
