@@ -15,8 +15,7 @@ import torch
 import transformers
 
 from specviz import CausalLM, SamplingParams, load_pair
-from specviz.equivalence.adapters import from_transformers
-from specviz.equivalence.auditing import audit
+from specviz.equivalence import audit, from_transformers
 
 FOXES = "The king and the queen and the fox, and the"  # looks back at itself, so that prompt lookup finds something
 GREEDY = [  # openings for temperature 0
@@ -116,8 +115,8 @@ but their token ids ([`specviz/equivalence/auditing.py`](../specviz/equivalence/
 - **rows**: one audit each, at one prompt. *texts* continuations were drawn, each with a seed of its own and of up to
   *tokens* tokens; how many was a matter of time, not of what they showed. A correct decoder would be convicted in an
   audit with a probability of {false_alarm:.0%} at most.
-- **smallest p**: of its tests, corrected for their number. **error seen**: the total variation from the target's law
-  that would have been convicted with a probability of 99 %, by any test of a single position, and by the joint test.
+- **smallest p**: of its tests, corrected for their number. **error seen**: the total variation from the target's
+  distribution that would have been convicted with a probability of 99 %, by any test of a single position, and by the joint test.
   Smaller errors, other prompts, other models and settings that are not listed are not covered. That the audit convicts
   what is wrong is tested in [`tests/test_audit.py`](../tests/test_audit.py), on wrong decoders and on a fault put into
   transformers.
@@ -125,7 +124,7 @@ but their token ids ([`specviz/equivalence/auditing.py`](../specviz/equivalence/
 """
 FINDINGS = {
     "5.0.0": """**Prompt lookup returns more tokens than `max_new_tokens`.** The texts that convict are too long; what
-stands before the limit fits the target's law. The cause, by reading `generation/candidate_generator.py`:
+stands before the limit fits the target's distribution. The cause, by reading `generation/candidate_generator.py`:
 `PromptLookupCandidateGenerator` bounds the place that it copies from (`end_idx = min(end_idx, input_length,
 max_length)`), not the number of candidates, so that a round can hold more drafts than there is room for; and
 `_assisted_decoding` in `generation/utils.py` keeps all that were accepted. (Assistant models are asked for

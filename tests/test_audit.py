@@ -1,4 +1,4 @@
-"""Auditing somebody else's decoder: the stated rates, what is convicted and why, files to go on from, adapters."""
+"""Auditing any decoder: the stated rates, what is convicted and why, files to go on from, adapters."""
 
 import json
 from functools import partial
@@ -11,9 +11,7 @@ from scipy import stats
 from tiny import hub_model, language_model
 
 from specviz import CausalLM, SamplingParams, TableModel
-from specviz.equivalence.adapters import from_specviz, from_transformers
-from specviz.equivalence.auditing import audit
-from specviz.equivalence.mutants import CASES, MUTANTS
+from specviz.equivalence import CASES, MUTANTS, audit, from_specviz, from_transformers
 
 quiet = partial(audit, progress=False)
 GREEDY = SamplingParams(temperature=0)
@@ -281,9 +279,12 @@ def test_any_kind_of_list_is_taken(kind):
         (dict(max_new_tokens=0), "max_new_tokens=0"),
         (dict(max_new_tokens=64), "exceed the context"),
         (dict(sampling=0.7), "must be a SamplingParams"),
-        (dict(prompt=[[0], [1]]), "a law is sampled at a single prompt"),
+        (dict(prompt=[[0], [1]]), "samples are drawn at a single prompt"),
         (dict(drafter="ngram"), "over the vocabulary of"),
         (dict(false_alarm=1.0), "false_alarm=1.0"),
+        (dict(false_alarm="x"), "false_alarm='x': must be a probability between 0 and 1, such as 0.01"),
+        (dict(samples="x"), "samples='x': must be an integer >= 1"),
+        (dict(seed="x"), "seed='x'"),
         (dict(seed=-1), "seed=-1"),
         (dict(seed=2**64), "seed="),
         (dict(eos=[9]), "outside the vocabulary"),
@@ -433,7 +434,7 @@ def test_greedy_text_is_compared_token_by_token():
 
     report = quiet(from_specviz(drafter, None, sampling=GREEDY, rows=1), target, prompts, sampling=GREEDY)
     first = report.differences[0]
-    row = target.logits[report.prompts[first.prompt][-1]]  # only if the first token differs, as it does here
+    row = target.logits[report.audited.prompts[first.prompt][-1]]  # only if the first token differs, as it does here
     assert report.convicted and first.position == report.first_position == 1
     assert first.expected == int(row.argmax()) and first.token == int(drafter.logits[first.prompt].argmax())
     assert first.gap == pytest.approx(float(row.max() - row[first.token]))
@@ -455,6 +456,8 @@ def test_greedy_text_of_impossible_length_convicts():
     target = TableModel([1.0, 0.0])
     report = quiet(lambda prompt, n, seed: [0] * (n + 1), target, [[1], [1, 1]], sampling=GREEDY)
     assert report.convicted and report.impossible[0].count == 2
+    found = report.to_dict()
+    assert found == json.loads(json.dumps(found)) and found["tests"] == [] and found["impossible"][0]["count"] == 2
 
 
 # --- adapters -----------------------------------------------------------------------------------
@@ -598,7 +601,7 @@ def test_a_bare_model_will_do():
     assert len({tuple(generate([0, 1], 8, seed)) for seed in range(8)}) > 1
     report = quiet(generate, CausalLM(model), [0, 1], samples=60, max_new_tokens=2, false_alarm=1e-3)
     assert not report.convicted, str(report)
-    assert "transformers" in repr(generate)
+    assert generate.__name__.startswith("transformers")
 
 
 @pytest.mark.parametrize("wrong", [None, torch.nn.Linear(1, 1), TableModel([0.0])])
@@ -624,6 +627,9 @@ def test_a_report_can_be_plotted_and_read():
     assert "AUDIT of generate against table: NOT CONVICTED" in text
     assert "1000 texts of up to 2 tokens after a prompt of 1 tokens; temperature 1" in text
     assert "0 'A'" in text and "expected" in text
+    found = report.to_dict()
+    assert found == json.loads(json.dumps(found)) and found["convicted"] is False and found["texts"] == 1000
+    assert [test["p_value"] for test in found["tests"]] == [test.p_value for test in report.tests.tests]
 
 
 def test_too_few_samples_say_so():

@@ -1,9 +1,10 @@
-"""The law of what the shipped decoder emits, compared with the target's own.
+"""The law of the shipped decoder's texts, compared with the target's own.
 
 No samples: every branch of speculate() is visited with its probability. The expected law is computed in
 tiny.py by plain numpy products over fresh, uncached rows.
 """
 
+import json
 from collections import defaultdict
 from functools import partial
 
@@ -13,8 +14,8 @@ import torch
 from tiny import language_model, largest_difference, mean_overlap, plain_law
 
 from specviz import Exhaustive, SamplingParams, Seeded, TableModel, speculate
-from specviz.equivalence.exact import branches, compare, estimate_branches, exact_law, prove, target_law
-from specviz.equivalence.mutants import with_step
+from specviz.equivalence import branches, compare, exact_law, prove, target_law, with_step
+from specviz.equivalence.exact import estimate_branches
 from specviz.steps import decode_round
 from specviz.verification import residual, verify
 
@@ -186,6 +187,8 @@ def test_a_comparison_says_what_is_off():
     assert comparison.difference([2]) == pytest.approx(0.1)
     assert "NOT EXACT: 3 sequences" in str(comparison) and "at [0]: P = 0.35, p = 0.5" in str(comparison)
     assert str(compare(p, p)).startswith("EXACT: 2 sequences") and compare(wrong, p, tolerance=0.2).exact
+    found = comparison.to_dict()
+    assert found == json.loads(json.dumps(found)) and found["worst"] == [0] and found["exact"] is False
     with pytest.raises(ValueError, match="expected sums to 0.5"):
         compare(p, {(0,): 0.5})
     for bad in ({}, {(0,): 0.5, (1,): float("nan")}, {(0,): 1.5, (1,): -0.5}):
@@ -209,7 +212,7 @@ def test_a_rule_whose_coin_exceeds_one_is_not_called_exact():
 def test_a_proof_refuses_what_the_targets_law_does_not_know():
     target, drafter = TableModel.random(3, 1, symbols="abc"), TableModel.random(3, 1, seed=5, symbols="abc")
     for setting in (dict(stop="aa"), dict(on_round=print)):
-        with pytest.raises(ValueError, match="the target's own law knows nothing of it"):
+        with pytest.raises(ValueError, match="the target's own distribution does not include it"):
             prove(target, drafter, "ab", gamma=1, max_new_tokens=3, **setting)
     broken = TableModel([[0.0, np.nan], [0.0, 1.0], [0.0, 1.0]])
     with pytest.raises(FloatingPointError, match="'table' returned NaN or infinite logits after"):
@@ -277,7 +280,7 @@ def counting(decoded):
 
 def test_a_search_that_would_not_finish_is_refused_before_it_begins():
     target, drafter = random_pair(3)
-    for search in (exact_law, lambda *given, **settings: next(branches(*given, **settings))):
+    for search in (exact_law, branches):
         with pytest.raises(ValueError, match=r"max_new_tokens=30 makes about \d\.\de\+\d+ branches, which would take"):
             search(target, drafter, [0], gamma=3, max_new_tokens=30)
     with pytest.raises(ValueError, match="the limit is max_branches=100"):
@@ -286,6 +289,27 @@ def test_a_search_that_would_not_finish_is_refused_before_it_begins():
         exact_law(target, drafter, [0], gamma=2, max_new_tokens=4, max_branches=0)
     with pytest.raises(ValueError, match="give a single prompt"):
         exact_law(target, drafter, [[0], [1]], gamma=2, max_new_tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(tolerance="x"), "tolerance='x': must be a number >= 0, such as 1e-12"),
+        (dict(tolerance=float("nan")), "tolerance=nan: must be a number >= 0"),
+        (dict(rows="x"), "rows='x': must be an integer >= 1 .branches decoded at once."),
+        (dict(max_branches="x"), "max_branches='x': must be an integer >= 1"),
+        (dict(max_new_tokens="x"), "max_new_tokens='x'"),
+        (dict(gamma="x"), "gamma='x'"),
+    ],
+)
+def test_a_proof_refuses_wrong_arguments_before_any_work(wrong, message, monkeypatch):
+    target, drafter = random_pair(3)
+    monkeypatch.setattr(TableModel, "new_cache", None)  # the first forward pass would fail
+    with pytest.raises(ValueError, match=message):
+        prove(target, drafter, [0], **{"gamma": 1, "max_new_tokens": 2, **wrong})
+    if "tolerance" not in wrong:
+        with pytest.raises(ValueError, match=message):  # at the call, before anything is asked of the iterator
+            branches(target, drafter, [0], **{"gamma": 1, "max_new_tokens": 2, **wrong})
 
 
 def test_a_progress_bar_counts_the_branches(capsys):
