@@ -160,7 +160,7 @@ def test_shared_noise_leaves_no_freedom_once_the_draft_is_drawn():
 
 
 def test_shared_noise_after_a_rejection_knows_that_the_coin_was_high():
-    """q = (.6, .2, .2), p = (.24, .4, .36): u < .4 accepts 0, and .4 <= u < .6 resamples with what is left of u."""
+    """q = (.6, .2, .2), p = (.24, .4, .36): u < .4 accepts 0, and .4 <= u < .6 resamples with the same u."""
     p, q = (torch.tensor([law]).double() for law in ([0.24, 0.4, 0.36], [0.6, 0.2, 0.2]))
     law = np.zeros(3)
     for branch in Exhaustive():
