@@ -44,11 +44,6 @@ def beside(values, x):
     return as_tensor(values).to(x.device, non_blocking=True)
 
 
-def stacked(parts):
-    """[B, …] arrays of one kind, one after the other -> [B, n, …]."""
-    return namespace(parts[0]).concatenate([part[:, None] for part in parts], 1)
-
-
 def host(*arrays) -> list[np.ndarray]:
     """Arrays [B, …] as numpy's on the CPU; from a GPU in a single transfer, as float64 (ids are exact in it)."""
     if isinstance(arrays[0], np.ndarray):

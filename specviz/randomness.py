@@ -63,14 +63,12 @@ def inverse_cdf(probs, u):
     probs need not sum to 1: u in [0, 1) is scaled by their float64 total. A token of probability zero has an empty
     slice and never comes out, neither at u = 0 nor as u nears 1 (u * total, rounded, is below the total).
     """
-    home = probs.device if torch.is_tensor(probs) else None
-    if home is not None and home.type not in ("cpu", "cuda"):
-        probs = probs.cpu()  # MPS has no float64
-    probs = as_array(probs)
     if isinstance(probs, np.ndarray):
-        cumulative = probs.cumsum(-1, dtype=np.float64)
-        token = (cumulative > as_array(u)[:, None] * cumulative[:, -1:]).argmax(-1)  # the first that is true
-        return token if home is None else as_tensor(token, home)
+        cumulative = np.add.accumulate(probs, -1, np.float64)  # cumsum() without its detour through Python
+        return (cumulative > (u * cumulative[:, -1])[:, None]).argmax(-1)  # the first that is true
+    array = as_array(probs)
+    if isinstance(array, np.ndarray):
+        return as_tensor(inverse_cdf(array, as_array(u)), probs.device)
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     point = beside(u, cumulative)[:, None] * cumulative[:, -1:]
     return torch.searchsorted(cumulative, point, right=True)[:, 0].clamp(max=cumulative.shape[-1] - 1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from specviz.arguments import integer, real
+from specviz.arrays import as_array, as_tensor
 
 LARGEST = 1e300  # no temperature is as high; infinity is none
 
@@ -117,11 +119,17 @@ PLAIN = SamplingParams()
 
 
 def _one_hot(logits):
-    top, best = logits.max(-1, keepdim=True)  # of equal maxima the first, as torch promises
-    one_hot = torch.zeros_like(logits).scatter_(-1, best, 1)
-    if logits.is_cpu and all(map(math.isfinite, top.flatten().tolist())):  # a GPU is not waited for
-        return one_hot
-    return one_hot.masked_fill(~top.isfinite(), math.nan)
+    x = as_array(logits)
+    if not isinstance(x, np.ndarray):  # a GPU is not waited for
+        top, best = x.max(-1, keepdim=True)  # of equal maxima the first, as torch promises
+        return torch.zeros_like(x).scatter_(-1, best, 1).masked_fill(~top.isfinite(), math.nan)
+    x = x.reshape(-1, x.shape[-1])
+    one_hot = np.zeros(x.shape, x.dtype)
+    for row, best in enumerate(x.argmax(-1).tolist()):  # the first, as numpy promises
+        one_hot[row, best] = 1
+        if not math.isfinite(x.item(row, best)):
+            one_hot[row] = math.nan
+    return as_tensor(one_hot, logits.device).view(logits.shape)
 
 
 def _keep_top_k(logits, k):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from specviz.arrays import as_array, as_tensor, beside, host, namespace, stacked
+from specviz.arrays import as_array, as_tensor, beside, host, namespace
 from specviz.drafters.protocol import Proposal, nothing_drafted
 from specviz.models.tokenizers import same_tokenizer
 
@@ -79,13 +79,13 @@ class ModelSession:
                 logits = self._catch_up(committed, lengths, counts)
             else:
                 count = None if i < least else torch.tensor([int(n > i) for n in counts])
-                logits = self.cache.feed(as_tensor(tokens[-1][:, None]), count)[:, -1]
+                logits = self.cache.feed(as_tensor(tokens[-1]), count)[:, -1]
             drafting = None if i < everyone_until else i < drafted
             texts = _texts(committed, lengths, tokens, drafting) if sampling.processors else None
             q_i = as_array(sampling.probabilities(self._over_the_targets_ids(logits), texts))  # [B, V]
             token, u_i = randomness.draw(q_i, "draft", i, active=drafting)
             token = beside(token, self.ends)
-            tokens.append(token), q.append(q_i), u.append(as_array(u_i))
+            tokens.append(token[:, None]), q.append(q_i[:, None]), u.append(as_array(u_i)[:, None])
             # Where a text ends with its draft. Asking a GPU would cost more than the forwards that it saves.
             on_cpu = isinstance(token, np.ndarray)
             if on_cpu and self.eos.isdisjoint(token.tolist()):
@@ -99,7 +99,7 @@ class ModelSession:
         if not tokens:
             return nothing_drafted(rows, self.vocab_size, self.device)
         (drafted,) = host(drafted)
-        drafts, q, u = (as_tensor(stacked(parts)) for parts in (tokens, q, u))
+        drafts, q, u = (as_tensor(namespace(parts[0]).concatenate(parts, 1)) for parts in (tokens, q, u))
         return Proposal(drafts, q, as_tensor(drafted), u, forwards=len(tokens))
 
     def _catch_up(self, committed, ends, drafts):
@@ -143,7 +143,7 @@ class ModelSession:
 
 def _texts(committed, ends, drafts, drafting):
     """For logits processors: the ids before the token that is drafted next, None for rows that draft none."""
-    drafted = zip(*(tokens.tolist() for tokens in drafts)) if drafts else [()] * len(ends)
+    drafted = zip(*(tokens[:, 0].tolist() for tokens in drafts)) if drafts else [()] * len(ends)
     drafting = [True] * len(ends) if drafting is None else drafting.tolist()
     rows = zip(committed.tolist(), ends, drafted, drafting, strict=True)
     return [[*text[:end], *tokens] if more else None for text, end, tokens, more in rows]
