@@ -31,7 +31,7 @@ def cells(ax):
 def looks(*kinds):
     """How the legend shows these kinds of cells: its patches."""
     figure, ax = plt.subplots()
-    patches = plots.draw_memory_legend(ax, kinds).get_legend().get_patches()
+    patches = plots.draw_cache_legend(ax, kinds).get_legend().get_patches()
     plt.close(figure)
     return patches
 
@@ -130,7 +130,7 @@ def test_mask(ax):
 
 
 def test_memory_legend(ax):
-    assert plots.draw_memory_legend(ax, ("seen", "stale"), loc="upper left") is ax
+    assert plots.draw_cache_legend(ax, ("seen", "stale"), loc="upper left") is ax
     assert len(ax.get_legend().get_texts()) == 2
 
 

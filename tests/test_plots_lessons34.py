@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 
 from specviz import Scripted, TableModel, speculate
-from specviz import plots as plots_module
 from specviz.plots import (
     LOOKS,
     draw_agreement,
@@ -19,8 +18,9 @@ from specviz.plots import (
     draw_round,
     draw_two_paths,
     png,
-    token_label,
 )
+from specviz.plots import rounds as picture
+from specviz.text import token_label
 
 P = np.array([0.30, 0.22, 0.05, 0.18, 0.25])
 Q = np.array([0.10, 0.35, 0.25, 0.20, 0.10])
@@ -60,13 +60,13 @@ def test_round_shows_each_coin_at_its_height():
     ax = axes()
     assert draw_round(round, PIECES, ax) is ax
     discs = [patch for patch in ax.patches if isinstance(patch, Circle)]
-    found = [(disc.center[1] - plots_module.GAUGE_Y) / plots_module.GAUGE_H for disc in discs]
+    found = [(disc.center[1] - picture.GAUGE_Y) / picture.GAUGE_H for disc in discs]
     assert found == pytest.approx([0.1, 0.4, 0.9])
     assert [disc.get_linestyle() for disc in discs] == ["-", "-", "--"]  # not by colour alone
     across = [line for line in ax.lines if len(set(line.get_ydata())) == 1]
     centres = [disc.center[0] for disc in discs]
     levels = [line.get_ydata()[0] for x in centres for line in across if sum(line.get_xdata()) / 2 == pytest.approx(x)]
-    assert levels == pytest.approx([plots_module.GAUGE_Y + 0.5 * plots_module.GAUGE_H] * 3)
+    assert levels == pytest.approx([picture.GAUGE_Y + 0.5 * picture.GAUGE_H] * 3)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_round_marks_each_outcome(coins, glyphs):
     row = [
         text.get_text()
         for text in sorted(ax.texts, key=lambda text: text.get_position()[0])
-        if text.get_position()[1] == pytest.approx(plots_module.OUT_Y + plots_module.OUT_H / 2)
+        if text.get_position()[1] == pytest.approx(picture.OUT_Y + picture.OUT_H / 2)
         and text.get_text() in {look.glyph for look in LOOKS.values()}
     ]
     assert row == glyphs
