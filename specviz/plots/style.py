@@ -1,4 +1,4 @@
-"""The visual language of all figures: colours, patterns and glyphs, and what axes share."""
+"""The visual language of all figures: colours, patterns and glyphs, and the parts that figures share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from io import BytesIO
 
 # petroff10, a palette made for readability with impaired colour vision
 BLUE, ORANGE, RED, GREY, PURPLE, TEAL = "#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#0f7f7f"
+INK, SOFT, LINE, BLUE_INK = "#1d2125", "#5b626b", "#d8dde2", "#1f5f9e"
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,10 @@ LOOKS = {
     "plain": Look(GREY, "•", "", "-"),
     "unreached": Look(GREY, "·", "", ":"),
 }
-P_BAR = dict(facecolor=BLUE, edgecolor="black", linewidth=0.6)
-Q_BAR = dict(facecolor=ORANGE, edgecolor="black", linewidth=0.6, hatch="///")
-GREY_BAR = dict(color=GREY, edgecolor="black", linewidth=0.6, hatch="..")
+EDGE = dict(edgecolor="black", linewidth=0.6)
+P_BAR = dict(facecolor=BLUE, **EDGE)
+Q_BAR = dict(facecolor=ORANGE, hatch="///", **EDGE)
 WHITE_BOX = dict(facecolor="white", edgecolor="none", alpha=0.85, pad=1.5)
-
-INK, SOFT, LINE, BLUE_INK = "#1d2125", "#5b626b", "#d8dde2", "#1f5f9e"
 
 
 def png(figure, dpi=100) -> bytes:
@@ -42,6 +41,15 @@ def png(figure, dpi=100) -> bytes:
     return buffer.getvalue()
 
 
+def finish(ax, legend=None, *, ncols=1, **settings):
+    """Labels and limits as in Axes.set(), a legend at a place, no frame at the top and on the right. Returns ax."""
+    ax.set(**settings)
+    if legend:
+        ax.legend(loc=legend, frameon=False, fontsize=9, ncols=ncols)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
 def token_axis(ax, labels, highest):
     """The x axis of a bar for each token, and a legend above the bars."""
     count = len(ax.containers[0])
@@ -49,11 +57,38 @@ def token_axis(ax, labels, highest):
     slanted = max(map(len, names)) * count > 40
     style = dict(rotation=30, ha="right", rotation_mode="anchor") if slanted else {}
     ax.set_xticks(range(count), names, family="monospace", parse_math=False, **style)
-    ax.set_ylim(0, highest * 1.32)
     ax.legend(loc="upper right", frameon=False, ncols=5, fontsize=9, handlelength=1.6, columnspacing=1.2)
-    return bare(ax)
+    return finish(ax, ylim=(0, highest * 1.32))
 
 
-def bare(ax):
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax
+def break_even(ax):
+    """The line at speedup 1, and the region below it, where speculation is slower."""
+    ax.axhspan(0, 1, facecolor=(RED, 0.08), edgecolor="none")
+    ax.axhline(1, color=INK, linewidth=1.2)
+    ax.text(0.99, 0.015, "slower than plain decoding", transform=ax.transAxes, ha="right", color=SOFT, fontsize=9)
+
+
+def stacked(bars, ends, values, size, **look):
+    """Draw one part of stacked bars by bars, Axes.bar or Axes.barh, on the ends of the parts before; the new ends."""
+    start = {"bar": "bottom", "barh": "left"}[bars.__name__]
+    bars(range(len(ends)), values, size, **{start: ends}, **look)
+    return ends + values
+
+
+def points_and_mean(ax, x, y, label):
+    """One point for each pair, the mean of all of them, and the line where both are equal."""
+    ends = [max(0.0, min(*x, *y) - 0.05), min(1.0, max(*x, *y) + 0.05)]
+    ax.plot(ends, ends, color=GREY, linewidth=1, label="equal")
+    ax.plot(x, y, "o", color=BLUE, markeredgecolor="black", alpha=0.8, label=label)
+    look = dict(color=ORANGE, markeredgecolor="black", markersize=9, label="their mean")
+    ax.plot(sum(x) / len(x), sum(y) / len(y), "D", **look)
+    ax.set_aspect("equal")
+
+
+LINES = ((GREY, "s", "--"), (BLUE, "o", "-"), (PURPLE, "^", ":"), (ORANGE, "D", "-."))  # colour, marker, line
+
+
+def lines(ax, x, by_name):
+    """A line for each name, by its own colour, marker and pattern."""
+    for (colour, marker, line), (name, y) in zip(LINES, by_name.items(), strict=False):
+        ax.plot(x, y, line, color=colour, marker=marker, markeredgecolor="black", label=name)
