@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from specviz import TableModel
-from specviz.equivalence.exact import branches, exact_law
-from specviz.equivalence.samples import sample_position, sample_sequences
+from specviz.equivalence import branches, exact_law, sample_position, sample_sequences
 
 REPEATS = 5
 

@@ -399,24 +399,3 @@ class Exhaustive:
             if unmet or not branch.used:
                 raise RuntimeError("Exhaustive: a branch was not decoded; pass it as randomness= in the loop.")
             stack += branch.unexplored
-
-
-class Probe(Branch):
-    """Branches that choose at random, to estimate how many there are without visiting them.
-
-    After a decoding, the mean of options is an unbiased estimate of the number of branches, and draws[i] one of how
-    many different ways lead to its draw number i (Knuth: Estimating the efficiency of backtrack programs, 1975).
-    """
-
-    def __init__(self, rows: int, seed: int = 0):
-        super().__init__([[0] for _ in range(rows)])
-        self.draws: list[float] = []
-        self._generator = np.random.default_rng(seed)
-
-    def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
-        of_active = self.options if active is None else np.where(active.tolist(), self.options, 0)
-        self.draws.append(float(of_active.mean()))
-        return super().draw(probs, stream, slot, active)
-
-    def _first_visit(self, path, options):
-        return options[self._generator.integers(len(options))]

@@ -1,4 +1,4 @@
-"""Auditing somebody else's decoder: the stated rates, what is convicted and why, files to go on from, adapters."""
+"""Auditing any decoder: the stated rates, what is convicted and why, files to go on from, adapters."""
 
 import json
 from functools import partial
@@ -11,9 +11,7 @@ from scipy import stats
 from tiny import hub_model, language_model
 
 from specviz import CausalLM, SamplingParams, TableModel
-from specviz.equivalence.adapters import from_specviz, from_transformers
-from specviz.equivalence.auditing import audit
-from specviz.equivalence.mutants import CASES, MUTANTS
+from specviz.equivalence import CASES, MUTANTS, audit, from_specviz, from_transformers
 
 quiet = partial(audit, progress=False)
 GREEDY = SamplingParams(temperature=0)
@@ -23,7 +21,7 @@ _IS_5_0 = transformers.__version__.startswith("5.0.")
 def table_sampler(probs, rows, wrong=None, eos=()):
     """generate() in plain numpy: probs [V+1, V] after each last token (V: at the start, which no prompt here uses).
 
-    wrong(position, probs [rows, V]) -> probs changes what is drawn; position counts from 1.
+    wrong(position, probs [rows, V]) -> probs changes the distribution; position counts from 1.
     """
 
     def generate(prompt_ids, max_new_tokens, seed):
@@ -49,7 +47,7 @@ def table(vocab_size, seed=0, scale=1.0, eos=()):
     return model, model.logits.softmax(-1).numpy()
 
 
-# --- what the verdict promises ------------------------------------------------------------------
+# --- rates and power of the verdict -------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -197,7 +195,7 @@ def test_impossible_texts_convict_by_themselves(spoil, what, remedy):
 
 
 def test_text_that_is_only_too_long_leaves_the_tests_alone():
-    """Setting such texts aside would bias the others: which are too long depends on what they say."""
+    """Setting such texts aside would bias the others: which are too long depends on their tokens."""
     target, generate = spoiled(lambda text: [*text, 1] if text[0] == 1 and len(text) == 3 and text[-1] else text)
     report = quiet(generate, target, [1], samples=4000, max_new_tokens=3)
     assert report.convicted and report.tests.acquitted
@@ -213,7 +211,7 @@ def test_a_token_of_probability_zero_convicts():
     assert "impossible)" in str(report)
 
 
-def test_a_border_of_top_p_that_rounding_decides_convicts_nobody():
+def test_a_border_of_top_p_that_rounding_decides_does_not_convict():
     """0.5 + 0.3 against top_p = 0.8: one program keeps the third token, another does not."""
     p = np.array([0.5, 0.3, 0.1, 0.06, 0.04])
     sampling = SamplingParams(top_p=0.8)
@@ -281,9 +279,12 @@ def test_any_kind_of_list_is_taken(kind):
         (dict(max_new_tokens=0), "max_new_tokens=0"),
         (dict(max_new_tokens=64), "exceed the context"),
         (dict(sampling=0.7), "must be a SamplingParams"),
-        (dict(prompt=[[0], [1]]), "a law is sampled at a single prompt"),
+        (dict(prompt=[[0], [1]]), "samples are drawn at a single prompt"),
         (dict(drafter="ngram"), "over the vocabulary of"),
         (dict(false_alarm=1.0), "false_alarm=1.0"),
+        (dict(false_alarm="x"), "false_alarm='x': must be a probability between 0 and 1, such as 0.01"),
+        (dict(samples="x"), "samples='x': must be an integer >= 1"),
+        (dict(seed="x"), "seed='x'"),
         (dict(seed=-1), "seed=-1"),
         (dict(seed=2**64), "seed="),
         (dict(eos=[9]), "outside the vocabulary"),
@@ -313,7 +314,7 @@ def test_seeds_are_hashed_and_fit_any_library():
 
 
 def _no_repeats(ids, scores):
-    """A logits processor: what has been said is four times less likely."""
+    """A logits processor: tokens of the text so far are four times less likely."""
     said = torch.zeros_like(scores, dtype=torch.bool).scatter(1, ids, True)
     return scores - 1.4 * said
 
@@ -433,7 +434,7 @@ def test_greedy_text_is_compared_token_by_token():
 
     report = quiet(from_specviz(drafter, None, sampling=GREEDY, rows=1), target, prompts, sampling=GREEDY)
     first = report.differences[0]
-    row = target.logits[report.prompts[first.prompt][-1]]  # only if the first token differs, as it does here
+    row = target.logits[report.audited.prompts[first.prompt][-1]]  # only if the first token differs, as it does here
     assert report.convicted and first.position == report.first_position == 1
     assert first.expected == int(row.argmax()) and first.token == int(drafter.logits[first.prompt].argmax())
     assert first.gap == pytest.approx(float(row.max() - row[first.token]))
@@ -455,6 +456,8 @@ def test_greedy_text_of_impossible_length_convicts():
     target = TableModel([1.0, 0.0])
     report = quiet(lambda prompt, n, seed: [0] * (n + 1), target, [[1], [1, 1]], sampling=GREEDY)
     assert report.convicted and report.impossible[0].count == 2
+    found = report.to_dict()
+    assert found == json.loads(json.dumps(found)) and found["tests"] == [] and found["impossible"][0]["count"] == 2
 
 
 # --- adapters -----------------------------------------------------------------------------------
@@ -598,7 +601,7 @@ def test_a_bare_model_will_do():
     assert len({tuple(generate([0, 1], 8, seed)) for seed in range(8)}) > 1
     report = quiet(generate, CausalLM(model), [0, 1], samples=60, max_new_tokens=2, false_alarm=1e-3)
     assert not report.convicted, str(report)
-    assert "transformers" in repr(generate)
+    assert generate.__name__.startswith("transformers")
 
 
 @pytest.mark.parametrize("wrong", [None, torch.nn.Linear(1, 1), TableModel([0.0])])
@@ -624,6 +627,9 @@ def test_a_report_can_be_plotted_and_read():
     assert "AUDIT of generate against table: NOT CONVICTED" in text
     assert "1000 texts of up to 2 tokens after a prompt of 1 tokens; temperature 1" in text
     assert "0 'A'" in text and "expected" in text
+    found = report.to_dict()
+    assert found == json.loads(json.dumps(found)) and found["convicted"] is False and found["texts"] == 1000
+    assert [test["p_value"] for test in found["tests"]] == [test.p_value for test in report.tests.tests]
 
 
 def test_too_few_samples_say_so():

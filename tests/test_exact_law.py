@@ -1,9 +1,10 @@
-"""The law of what the shipped decoder emits, compared with the target's own.
+"""The law of the shipped decoder's texts, compared with the target's own.
 
 No samples: every branch of speculate() is visited with its probability. The expected law is computed in
 tiny.py by plain numpy products over fresh, uncached rows.
 """
 
+import json
 from collections import defaultdict
 from functools import partial
 
@@ -13,13 +14,13 @@ import torch
 from tiny import language_model, largest_difference, mean_overlap, plain_law
 
 from specviz import Exhaustive, SamplingParams, Seeded, TableModel, speculate
-from specviz.equivalence.exact import branches, compare, estimate_branches, exact_law, prove, target_law
-from specviz.equivalence.mutants import with_step
+from specviz.equivalence import branches, compare, exact_law, prove, target_law, with_step
+from specviz.equivalence.exact import estimate_branches
 from specviz.steps import decode_round
 from specviz.verification import residual, verify
 
-# What must carry mass for each γ: test_speculative_law_is_the_targets asks for all three at γ = 1,
-# test_speculative_law_over_three_rounds_and_more at γ = 2, test_live_memories_through_… at γ = 3.
+# The events that must carry mass for each γ: test_speculative_law_is_the_targets asks for all three at γ = 1,
+# test_speculative_law_over_three_rounds_and_more at γ = 2, test_live_caches_through_… at γ = 3.
 EACH, BONUS, AGAIN = "rejection at each position", "bonus", "full round after full acceptance"
 ALL = {EACH, BONUS, AGAIN}
 
@@ -118,7 +119,7 @@ def test_speculative_law_of_eight_tokens_by_merging():
     assert largest_difference(law, plain_law(target, [0], 8)) < 1e-12
 
 
-def test_live_memories_through_a_full_acceptance_and_a_full_round_after_it():
+def test_live_caches_through_a_full_acceptance_and_a_full_round_after_it():
     """γ = 3 and 8 tokens by full replay: after a 1 both models are certain, which keeps the branches few."""
     p = np.array([[0.5, 0.5], [1.0, 0.0], [0.3, 0.7]])
     q = np.array([[0.7, 0.3], [1.0, 0.0], [0.6, 0.4]])
@@ -158,7 +159,7 @@ def test_merging_does_more_than_replay_could():
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_proof_is_that_of_the_independent_products(name):
-    """prove() against the numpy products of tiny.py, which know no decoder, no memory and no SamplingParams."""
+    """prove() against the numpy products of tiny.py, which know no decoder, no cache and no SamplingParams."""
     (target, drafter), sampling, eos, _ = SETTINGS[name]
     settings = dict(max_new_tokens=3, sampling=SamplingParams(**sampling), eos=eos)
     expected = plain_law(target, [0, 2], 3, eos, **sampling)
@@ -186,6 +187,8 @@ def test_a_comparison_says_what_is_off():
     assert comparison.difference([2]) == pytest.approx(0.1)
     assert "NOT EXACT: 3 sequences" in str(comparison) and "at [0]: P = 0.35, p = 0.5" in str(comparison)
     assert str(compare(p, p)).startswith("EXACT: 2 sequences") and compare(wrong, p, tolerance=0.2).exact
+    found = comparison.to_dict()
+    assert found == json.loads(json.dumps(found)) and found["worst"] == [0] and found["exact"] is False
     with pytest.raises(ValueError, match="expected sums to 0.5"):
         compare(p, {(0,): 0.5})
     for bad in ({}, {(0,): 0.5, (1,): float("nan")}, {(0,): 1.5, (1,): -0.5}):
@@ -194,7 +197,7 @@ def test_a_comparison_says_what_is_off():
 
 
 def test_a_rule_whose_coin_exceeds_one_is_not_called_exact():
-    """p/q without min(1, ·): the coin cannot show it, and what is left to resample must not be negative either."""
+    """p/q without min(1, ·): the coin cannot show it, but resampling from a negative residual is refused."""
     target, drafter = random_pair(3)
     settings = dict(gamma=2, max_new_tokens=3)
     for left in (lambda p, q: p, residual):
@@ -209,7 +212,7 @@ def test_a_rule_whose_coin_exceeds_one_is_not_called_exact():
 def test_a_proof_refuses_what_the_targets_law_does_not_know():
     target, drafter = TableModel.random(3, 1, symbols="abc"), TableModel.random(3, 1, seed=5, symbols="abc")
     for setting in (dict(stop="aa"), dict(on_round=print)):
-        with pytest.raises(ValueError, match="the target's own law knows nothing of it"):
+        with pytest.raises(ValueError, match="the target's own distribution does not include it"):
             prove(target, drafter, "ab", gamma=1, max_new_tokens=3, **setting)
     broken = TableModel([[0.0, np.nan], [0.0, 1.0], [0.0, 1.0]])
     with pytest.raises(FloatingPointError, match="'table' returned NaN or infinite logits after"):
@@ -252,7 +255,7 @@ def test_means_over_all_branches():
 
 @pytest.mark.parametrize(("gamma", "tokens", "merge"), [(1, 4, False), (2, 4, False), (3, 4, False), (2, 5, True)])
 def test_the_size_of_a_search_is_estimated_well_enough_to_refuse(gamma, tokens, merge):
-    """Within a factor of three of what is visited."""
+    """Within a factor of three of the branches visited."""
     target, drafter = random_pair(3)
     settings = dict(gamma=gamma, max_new_tokens=tokens)
     guess = estimate_branches(target, drafter, [0], merge=merge, **settings)
@@ -277,7 +280,7 @@ def counting(decoded):
 
 def test_a_search_that_would_not_finish_is_refused_before_it_begins():
     target, drafter = random_pair(3)
-    for search in (exact_law, lambda *given, **settings: next(branches(*given, **settings))):
+    for search in (exact_law, branches):
         with pytest.raises(ValueError, match=r"max_new_tokens=30 makes about \d\.\de\+\d+ branches, which would take"):
             search(target, drafter, [0], gamma=3, max_new_tokens=30)
     with pytest.raises(ValueError, match="the limit is max_branches=100"):
@@ -286,6 +289,27 @@ def test_a_search_that_would_not_finish_is_refused_before_it_begins():
         exact_law(target, drafter, [0], gamma=2, max_new_tokens=4, max_branches=0)
     with pytest.raises(ValueError, match="give a single prompt"):
         exact_law(target, drafter, [[0], [1]], gamma=2, max_new_tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(tolerance="x"), "tolerance='x': must be a number >= 0, such as 1e-12"),
+        (dict(tolerance=float("nan")), "tolerance=nan: must be a number >= 0"),
+        (dict(rows="x"), "rows='x': must be an integer >= 1 .branches decoded at once."),
+        (dict(max_branches="x"), "max_branches='x': must be an integer >= 1"),
+        (dict(max_new_tokens="x"), "max_new_tokens='x'"),
+        (dict(gamma="x"), "gamma='x'"),
+    ],
+)
+def test_a_proof_refuses_wrong_arguments_before_any_work(wrong, message, monkeypatch):
+    target, drafter = random_pair(3)
+    monkeypatch.setattr(TableModel, "new_cache", None)  # the first forward pass would fail
+    with pytest.raises(ValueError, match=message):
+        prove(target, drafter, [0], **{"gamma": 1, "max_new_tokens": 2, **wrong})
+    if "tolerance" not in wrong:
+        with pytest.raises(ValueError, match=message):  # at the call, before anything is asked of the iterator
+            branches(target, drafter, [0], **{"gamma": 1, "max_new_tokens": 2, **wrong})
 
 
 def test_a_progress_bar_counts_the_branches(capsys):

@@ -4,6 +4,7 @@ The suite can fail: these are the faults that it must find, and they are found b
 the law stays right, by the invariant that the draft's q is a fresh forward's.
 """
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +13,20 @@ import torch
 from tiny import fresh_logits, largest_difference, plain_law
 
 from specviz import Scripted, Seeded, speculate
-from specviz.equivalence import mutants
-from specviz.equivalence.exact import branches, exact_law, prove
-from specviz.equivalence.goodness_of_fit import fit_sequences
-from specviz.equivalence.mutants import CASES, MUTANTS, RIGHT, line_up, with_step
-from specviz.equivalence.samples import sample_sequences
+from specviz.equivalence import (
+    CASES,
+    MUTANTS,
+    RIGHT,
+    branches,
+    exact_law,
+    fit_sequences,
+    line_up,
+    mutants,
+    prove,
+    sample_sequences,
+    table,
+    with_step,
+)
 from specviz.randomness import Exhaustive
 from specviz.steps import decode_round
 from specviz.verification import verify
@@ -53,7 +63,7 @@ def test_the_line_up_is_large_and_has_the_cases_that_hide_least():
 
 @named("case", CASES.values(), ids=lambda case: case.name)
 def test_the_expected_law_is_a_plain_product(case):
-    """target_law against the numpy products of tiny.py, which know neither memories nor SamplingParams."""
+    """target_law against the numpy products of tiny.py, which know neither caches nor SamplingParams."""
     sampling = case.settings.get("sampling")
     processing = {} if sampling is None else dict(temperature=sampling.temperature, top_k=sampling.top_k)
     eos = case.settings.get("eos", ())
@@ -140,7 +150,7 @@ def test_shared_noise_leaves_no_freedom_once_the_draft_is_drawn():
     p, q = torch.tensor([[0.3, 0.7]]).double(), torch.tensor([[0.5, 0.5]]).double()
     law = np.zeros(2)
     for branch in Exhaustive():
-        noise = mutants._OneStreamExactly(branch)
+        noise = mutants._OneStreamExactly(branch, positions=1)
         branch.begin(1)
         x = noise.draw(q, "draft", 0).token
         verdict = verify(x[:, None], q[:, None], p[:, None].expand(1, 2, 2), noise)
@@ -150,11 +160,11 @@ def test_shared_noise_leaves_no_freedom_once_the_draft_is_drawn():
 
 
 def test_shared_noise_after_a_rejection_knows_that_the_coin_was_high():
-    """q = (.6, .2, .2), p = (.24, .4, .36): u < .4 accepts 0, and .4 <= u < .6 resamples with what is left of u."""
+    """q = (.6, .2, .2), p = (.24, .4, .36): u < .4 accepts 0, and .4 <= u < .6 resamples with the same u."""
     p, q = (torch.tensor([law]).double() for law in ([0.24, 0.4, 0.36], [0.6, 0.2, 0.2]))
     law = np.zeros(3)
     for branch in Exhaustive():
-        noise = mutants._OneStreamExactly(branch)
+        noise = mutants._OneStreamExactly(branch, positions=1)
         branch.begin(1)
         x = noise.draw(q, "draft", 0).token
         verdict = verify(x[:, None], q[:, None], p[:, None].expand(1, 2, 3), noise)
@@ -181,13 +191,13 @@ def draft_errors(decode_round):
         for round in trace.rounds:
             for i, q in enumerate(round.q):
                 fresh = fresh_logits(case.drafter, text + round.draft_tokens[:i])[-1].softmax(-1)
-                worst = max(worst, (torch.tensor(q.mass, dtype=torch.float64) - fresh).abs().max().item())
+                worst = max(worst, (torch.tensor(q.probs, dtype=torch.float64) - fresh).abs().max().item())
             text = text + round.tokens
     return worst
 
 
 @named("name", ["draft hole", "draft not rewound"])
-def test_a_wrong_draft_memory_is_convicted_by_the_invariant(name):
+def test_a_wrong_draft_cache_is_convicted_by_the_invariant(name):
     assert draft_errors(decode_round) < 1e-9
     assert draft_errors(by_name[name].decode_round) > 1e-3
 
@@ -222,16 +232,28 @@ def test_one_noise_for_everything_has_to_come_from_somewhere():
         speculate(case.target, case.drafter, [0, 1], randomness=Scripted({}, base=Seeded(0)), **settings)
 
 
-def test_the_command_prints_everything_and_fails_when_a_verdict_does(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["mutants", "--samples", "4000"])
-    monkeypatch.setattr(mutants, "MUTANTS", [by_name["resample from p"], by_name["no bonus"]])
-    with pytest.raises(SystemExit) as end:
-        mutants.main()
-    printed = capsys.readouterr().out
-    assert end.value.code == 0 and "every verdict as expected" in printed
-    for mutant in (*RIGHT, by_name["resample from p"], by_name["no bonus"]):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(false_alarm="x"), "false_alarm='x': must be a probability between 0 and 1"),
+        (dict(max_samples=0), "max_samples=0: must be an integer >= 4"),
+        (dict(seed=-1), "seed=-1"),
+    ],
+)
+def test_a_line_up_refuses_wrong_arguments(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        line_up([RIGHT[0]], **wrong)
+
+
+def test_the_table_tells_every_story_and_which_verdict_is_not_as_expected():
+    chosen = [*RIGHT, by_name["resample from p"], by_name["no bonus"]]
+    found = line_up(chosen, max_samples=4000)
+    printed = table(found)
+    assert printed.endswith("every verdict as expected")
+    for mutant in chosen:
         assert mutant.name in printed and mutant.story in printed and mutant.case.name in printed
-    monkeypatch.setattr(mutants, "MUTANTS", [replace(by_name["no bonus"], lossy=True)])
-    with pytest.raises(SystemExit) as end:
-        mutants.main()
-    assert end.value.code == 1 and "not as expected: no bonus" in capsys.readouterr().out
+    numbers = [trial.to_dict() for trial in found]
+    assert numbers == json.loads(json.dumps(numbers))
+    assert [trial["convicted"] for trial in numbers[-2:]] == [True, False]
+    slander = [replace(trial, mutant=replace(trial.mutant, lossy=True)) for trial in found[-1:]]
+    assert table(slander).endswith("not as expected: no bonus")

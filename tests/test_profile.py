@@ -118,7 +118,7 @@ def test_profile_finds_what_the_clock_says(clocked_pair):
 def test_a_prediction_from_the_measured_texts_own_rates_is_exact_but_for_chance(clocked_pair):
     """Two tables without memory have one α for all positions, known exactly."""
     p, q = [0.4, 0.3, 0.2, 0.1], [0.1, 0.3, 0.2, 0.4]  # overlap 0.7
-    target, draft = (TableModel(np.log(masses).tolist(), symbols="abcd") for masses in (p, q))
+    target, draft = (TableModel(np.log(probs).tolist(), symbols="abcd") for probs in (p, q))
     pair = [Clocked(model, m.clock, m.step, m.extra_token) for model, m in zip((target, draft), clocked_pair)]
     found = profile(*pair, [[0]] * 12, gammas=(1, 3, 8), max_new_tokens=24, runs=7, progress=False)
     exact = dataclasses.replace(found, alpha_by_position=[(0.7, 1)] * 8, alpha_intervals=[(0, 1)] * 8)
@@ -329,7 +329,7 @@ def test_expected_rounds_is_the_mean_over_all_courses(alphas, lengths, max_new_t
 
 def test_expected_rounds_is_what_the_decoder_does():
     p, q = [0.4, 0.3, 0.2, 0.1], [0.1, 0.3, 0.2, 0.4]  # overlap 0.7 at every position
-    pair = [TableModel(np.log(masses).tolist(), symbols="abcd") for masses in (p, q)]
+    pair = [TableModel(np.log(probs).tolist(), symbols="abcd") for probs in (p, q)]
     traces = speculate(*pair, ["a"] * 3000, gamma=3, max_new_tokens=10, seed=0, record="none", eos=())
     drafts = np.array([np.bincount([len(r.draft_tokens) for r in t.rounds], minlength=4) for t in traces])
     counts, catching_up = expected_rounds([0.7] * 3, {3: 1.0}, 10)

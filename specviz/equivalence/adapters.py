@@ -1,11 +1,13 @@
 """Decoders as audit() calls them: generate(prompt_ids, max_new_tokens, seed) -> token ids of the continuation.
 
 from_transformers() wraps transformers' own generate(), plain or assisted; from_specviz() this package's decoder, as
-the control. Any other library needs a function of three arguments and nothing from here.
+the control. Any other library needs a function of three arguments and nothing from here. The report and the resume
+file show the function's __name__.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import contextmanager
 
 import torch
@@ -15,24 +17,10 @@ from specviz.equivalence.samples import sample_sequences
 from specviz.sampling import as_sampling
 from specviz.settings import known
 
-
-class Generate:
-    """A callable with a name, which the audit's report and its resume file show."""
-
-    def __init__(self, name: str, call):
-        self.name, self._call = name, call
-
-    def __call__(self, prompt_ids, max_new_tokens, seed):
-        return self._call(prompt_ids, max_new_tokens, seed)
-
-    def __repr__(self):
-        return f"<generate: {self.name}>"
-
-
 # --- transformers -------------------------------------------------------------------------------
 
 
-def from_transformers(model, assistant=None, *, sampling=None, eos=None, gamma=4, prompt_lookup=False) -> Generate:
+def from_transformers(model, assistant=None, *, sampling=None, eos=None, gamma=4, prompt_lookup=False) -> Callable:
     """transformers' generate(): plain, with an assistant model, or with prompt lookup.
 
     model, assistant  transformers models with a generate(), or CausalLMs around them
@@ -41,9 +29,9 @@ def from_transformers(model, assistant=None, *, sampling=None, eos=None, gamma=4
     gamma             drafts a round: num_assistant_tokens, or prompt_lookup_num_tokens
     prompt_lookup     draft by looking the last tokens up in the text; without an assistant
 
-    Everything that shapes the distribution is set here. Whatever is left out of a GenerationConfig is filled in from
-    the model's own and then from the library's defaults (top_k = 50 among them; the number of drafts is read from
-    the *assistant's* configuration), so both models get a fresh one during the call, and theirs back after it. The
+    Everything that shapes the distribution is set here. Settings that a GenerationConfig lacks are filled in from the
+    model's own and then from the library's defaults (top_k = 50 among them; the number of drafts is read from the
+    *assistant's* configuration), so both models get a fresh one during the call, and theirs back after it. The
     caller's random state is left as it was.
 
     The seed goes to torch.manual_seed, one continuation a call. Raises ValueError for arguments that do not fit.
@@ -88,7 +76,7 @@ def from_transformers(model, assistant=None, *, sampling=None, eos=None, gamma=4
 
     def call(prompt_ids, max_new_tokens, seed):
         ids = torch.tensor([list(prompt_ids)], device=target.device)
-        # The same for both: what counts is read from the one or from the other, and a model may assist itself.
+        # The same for both: each setting is read from one of them, and a model may assist itself.
         asked = transformers.GenerationConfig(**config, max_new_tokens=max_new_tokens)
         devices = [target.device] if target.device.type == "cuda" else []
         with torch.random.fork_rng(devices), _configured(target, asked):
@@ -103,9 +91,12 @@ def from_transformers(model, assistant=None, *, sampling=None, eos=None, gamma=4
                     text = target.generate(**inputs, assistant_model=assistant)
         return text[0, ids.shape[1] :].tolist()
 
-    how = f"prompt lookup, gamma={gamma}" if prompt_lookup else "plain" if assistant is None else None
-    how = how or f"assisted by {_name(assistant)}, gamma={gamma}"
-    return Generate(f"transformers {transformers.__version__} generate(): {how}", call)
+    how = f"prompt lookup, gamma={gamma}" if prompt_lookup else "plain"
+    if assistant is not None:
+        layers = assistant.config.num_hidden_layers
+        how = f"assisted by {type(assistant).__name__} of {layers} layers, gamma={gamma}"
+    call.__name__ = f"transformers {transformers.__version__} generate(): {how}"
+    return call
 
 
 def _hub_model(model, argument):
@@ -126,13 +117,9 @@ def _ids(eos, model, target, vocabulary) -> set[int]:
     return {i for i in (integer(token, "eos: an id", 0) for token in eos) if i < vocabulary}
 
 
-def _name(model) -> str:
-    return f"{type(model).__name__} of {model.config.num_hidden_layers} layers"
-
-
 @contextmanager
 def _configured(model, config):
-    """The model's generation_config is this one, for a while."""
+    """The model has this generation_config within the block."""
     own = model.generation_config
     model.generation_config = config
     try:
@@ -144,7 +131,7 @@ def _configured(model, config):
 # --- this package -------------------------------------------------------------------------------
 
 
-def from_specviz(target, drafter, *, rows=1000, name=None, **settings) -> Generate:
+def from_specviz(target, drafter, *, rows=1000, name=None, **settings) -> Callable:
     """This package's own decoder: rows continuations a call, independent of each other.
 
     settings are those of speculate(): gamma, sampling, eos, and decode_round for a wrong decoder. drafter=None
@@ -160,4 +147,5 @@ def from_specviz(target, drafter, *, rows=1000, name=None, **settings) -> Genera
         return [[token for token in row if token >= 0] for row in tokens.tolist()]
 
     how = "plain" if drafter is None else f"drafts of {getattr(drafter, 'name', '?')}, gamma={settings.get('gamma', 4)}"
-    return Generate(name or f"specviz: {how}", call)
+    call.__name__ = name or f"specviz: {how}"
+    return call

@@ -1,9 +1,9 @@
-"""Is P = p? The exact law of the sequences that the shipped decoder emits, beside the target's own.
+"""Is P = p? The exact distribution of the texts that the shipped decoder emits, beside the target's own.
 
     print(prove(target, drafter, prompt, gamma=2, max_new_tokens=4))
 
 exact_law() visits every branch of the decoder, target_law() multiplies the target's probabilities, compare() holds
-one against the other, and prove() does all three.
+one against the other, and prove() does all three. A law is a distribution of texts, {continuation: probability}.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from specviz.arguments import integer
+from specviz.arguments import integer, real
 from specviz.decoding import autoregress, speculate
 from specviz.progress import progress_bar
-from specviz.randomness import Exhaustive, Probe
+from specviz.randomness import Branch, Drawn, Exhaustive
 from specviz.settings import Settings, known
 from specviz.steps import check
 from specviz.trace import Trace
@@ -30,7 +30,7 @@ ROWS = 512  # branches decoded at once
 _OF_THE_SEARCH = ("merge", "rows", "max_branches", "progress")
 
 
-# --- what the decoder emits ---------------------------------------------------------------------
+# --- the decoder's distribution -----------------------------------------------------------------
 
 
 def exact_law(
@@ -38,24 +38,17 @@ def exact_law(
 ) -> Law:
     """{continuation: probability} of speculate(target, drafter, prompt, **settings); of autoregress for None.
 
-    Every outcome of every draw and coin is followed through the decoder itself: memories, rollback, EOS and
-    length limit included. No samples are drawn, so the error is that of floating-point arithmetic.
+    Every outcome of every draw and coin is followed through the decoder itself: caches, rollback, EOS and length
+    limit included. No samples are drawn, so the error is that of floating-point arithmetic.
 
     merge=False replays each branch whole. merge=True decodes one round at a time and starts anew from each
-    distinct committed text: far fewer branches, sound as long as a memory depends on the committed text alone
-    (the memory invariant, tested by itself), but blind to faults that outlast a round.
+    distinct committed text: far fewer branches, sound as long as a cache depends on the committed text alone (tested
+    by itself), but blind to faults that outlast a round.
     rows: branches decoded at once, as rows of one batch. progress: see progress_bar().
 
     Raises ValueError, before the search, when it would visit more than about max_branches branches.
     """
-    _check_settings("exact_law", settings, merge)
-    if merge and getattr(target, "start_tokens", None) is not None:
-        raise ValueError(
-            "merge=True starts anew from each text as a prompt, but an encoder-decoder's prompt is its source; use "
-            "merge=False."
-        )
-    prompt, settings = _normal(target, drafter, prompt, settings)
-    estimate = _check_size(target, drafter, prompt, merge, max_branches, settings)
+    prompt, settings, estimate = _checked("exact_law", target, drafter, prompt, merge, rows, max_branches, settings)
     law = defaultdict(float)
     with _search_bar(estimate, progress) as bar:
         if not merge:
@@ -81,16 +74,40 @@ def exact_law(
 def branches(
     target, drafter, prompt, *, rows=ROWS, max_branches=1_000_000, progress=None, **settings
 ) -> Iterator[tuple[Trace, float]]:
-    """Every way the decoding can go, as (its Trace, its probability): what exact_law() adds up by continuation.
+    """Every way the decoding can go, as (its Trace, its probability); exact_law() adds these up by continuation.
 
     So any mean is a sum: sum(weight * len(trace.rounds) for trace, weight in branches(…)) are the rounds expected.
+    Raises the ValueErrors of exact_law() at the call.
     """
-    _check_settings("branches", settings, merge=False)
-    prompt, settings = _normal(target, drafter, prompt, settings)
-    estimate = _check_size(target, drafter, prompt, False, max_branches, settings)
-    with _search_bar(estimate, progress) as bar:
-        for _, trace, weight in _branches(target, drafter, [prompt], rows, settings, bar):
-            yield trace, weight
+    prompt, settings, estimate = _checked("branches", target, drafter, prompt, False, rows, max_branches, settings)
+
+    def search():
+        with _search_bar(estimate, progress) as bar:
+            for _, trace, weight in _branches(target, drafter, [prompt], rows, settings, bar):
+                yield trace, weight
+
+    return search()
+
+
+class Probe(Branch):
+    """Branches that choose at random, to estimate how many there are without visiting them.
+
+    After a decoding, the mean of options is an unbiased estimate of the number of branches, and draws[i] one of how
+    many different ways lead to its draw number i (Knuth: Estimating the efficiency of backtrack programs, 1975).
+    """
+
+    def __init__(self, rows: int, seed: int = 0):
+        super().__init__([[0] for _ in range(rows)])
+        self.draws: list[float] = []
+        self._generator = np.random.default_rng(seed)
+
+    def draw(self, probs, stream="draft", slot=0, active=None) -> Drawn:
+        of_active = self.options if active is None else np.where(active.tolist(), self.options, 0)
+        self.draws.append(float(of_active.mean()))
+        return super().draw(probs, stream, slot, active)
+
+    def _first_visit(self, path, options):
+        return options[self._generator.integers(len(options))]
 
 
 class Estimate(NamedTuple):
@@ -106,35 +123,24 @@ def estimate_branches(target, drafter, prompt, *, merge=False, probes=None, seed
     Unbiased without merging; with it, every text counts as reached, so it may be too many. probes: how many descents,
     512 by default, fewer where the vocabulary is large or the rounds are recorded.
     """
-    _check_settings("estimate_branches", settings, merge)
-    prompt, settings = _normal(target, drafter, prompt, settings)
+    prompt, settings = _normal("estimate_branches", target, drafter, prompt, merge, settings)
     if probes is None:
         recording = settings.get("record", "none") != "none"  # then a round takes ten times as long
-        most = 64 if recording else 512
-        probes = max(16, min(most, 2**17 // target.vocab_size))
+        probes = max(16, min(64 if recording else 512, 2**17 // target.vocab_size))
     probes = integer(probes, "probes", 1)
-
-    began = time.perf_counter()
-    if merge:
-        count, descents = _count_merged(target, drafter, prompt, settings, probes, seed)
+    began, descents = time.perf_counter(), 1
+    if not merge:
+        count = _descend(target, drafter, prompt, settings, probes, seed).options.mean()
     else:
-        count, descents = _descend(target, drafter, prompt, settings, probes, seed).options.mean(), 1
-    each = (time.perf_counter() - began) / (descents * probes)
+        plain = _descend(target, None, prompt, _without(settings, "gamma", "decode_round"), probes, seed)
+        texts = plain.draws  # by length: plain decoding draws once from each unfinished text
+        # A round depends on how many tokens may still come, but beyond gamma + 1 no longer.
+        descents = min(len(texts), settings.get("gamma", Settings.gamma) + 1)
+        one_round = [dict(settings, max_new_tokens=n + 1, on_round=_stop_at_once) for n in range(descents)]
+        of_round = [_descend(target, drafter, prompt, asked, probes, seed).options.mean() for asked in one_round]
+        count = sum(n * of_round[min(len(texts) - length, descents) - 1] for length, n in enumerate(texts))
+    each = (time.perf_counter() - began) / (max(1, descents) * probes)
     return Estimate(float(count), float(count) * each)
-
-
-def _count_merged(target, drafter, prompt, settings, probes, seed):
-    """About (how many one-round branches start from any text, how many kinds of round were probed)."""
-    plain = _descend(target, None, prompt, _without(settings, "gamma", "decode_round"), probes, seed)
-    texts = plain.draws  # by length: plain decoding draws once from each unfinished text
-    # A round depends on how many tokens may still come, but beyond gamma + 1 no longer.
-    kinds = min(len(texts), settings["gamma"] + 1) if "gamma" in settings else len(texts)
-    of_kind = []
-    for kind in range(kinds):
-        one_round = dict(settings, max_new_tokens=kind + 1, on_round=_stop_at_once)
-        of_kind.append(_descend(target, drafter, prompt, one_round, probes, seed).options.mean())
-    rounds = (n * of_kind[min(len(texts) - length, kinds) - 1] for length, n in enumerate(texts))
-    return sum(rounds), max(1, kinds)
 
 
 def _descend(target, drafter, prompt, settings, probes, seed) -> Probe:
@@ -159,8 +165,14 @@ def _check_settings(function, settings, merge):
         )
 
 
-def _normal(target, drafter, prompt, settings):
+def _normal(function, target, drafter, prompt, merge, settings):
     """The prompt as ids and the settings, both checked, with no more max_new_tokens than the context has room for."""
+    _check_settings(function, settings, merge)
+    if merge and getattr(target, "start_tokens", None) is not None:
+        raise ValueError(
+            "merge=True starts anew from each text as a prompt, but an encoder-decoder's prompt is its source; use "
+            "merge=False."
+        )
     request = check(target, drafter, prompt, Settings(**_without(settings, "on_round")))
     if not request.single:
         raise ValueError(f"prompt={prompt!r}: give a single prompt; every branch is a row of a batch of its own.")
@@ -168,27 +180,23 @@ def _normal(target, drafter, prompt, settings):
     return request.prompts[0], {**settings, "max_new_tokens": min(request.settings.max_new_tokens, room)}
 
 
-def _check_size(target, drafter, prompt, merge, max_branches, settings) -> Estimate:
+def _checked(function, target, drafter, prompt, merge, rows, max_branches, settings):
+    """The arguments of a search, checked: prompt, settings, and the Estimate, which is not too large."""
     max_branches = integer(max_branches, "max_branches", 1)
+    integer(rows, "rows", 1, " (branches decoded at once)")
+    prompt, settings = _normal(function, target, drafter, prompt, merge, settings)
     estimate = estimate_branches(target, drafter, prompt, merge=merge, **settings)
     if not estimate.branches <= max_branches:  # nan and inf are too many, too
-        merged = None
-        if not merge and not {"stop", "on_round"} & set(settings):
+        merged = ""
+        if not merge and not {"stop", "on_round"} & set(settings) and getattr(target, "start_tokens", None) is None:
             merged = estimate_branches(target, drafter, prompt, merge=True, **settings).branches
+            merged = f"; merge=True visits about {merged:.1e}"
         raise ValueError(
             f"max_new_tokens={settings['max_new_tokens']} makes about {estimate.branches:.1e} branches, which would "
-            f"take about {_duration(estimate.seconds)} here; the limit is max_branches={max_branches}. Fewer come from "
-            "a smaller max_new_tokens, gamma or vocabulary, and from top_k"
-            + ("." if merged is None else f"; merge=True visits about {merged:.1e}.")
+            f"take about {estimate.seconds / 3600:.1g} hours here; the limit is max_branches={max_branches}. Fewer "
+            f"come from a smaller max_new_tokens, gamma or vocabulary, and from top_k{merged}."
         )
-    return estimate
-
-
-def _duration(seconds) -> str:
-    for size, unit in ((365 * 86400, "years"), (86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.0f} seconds"
+    return prompt, settings, estimate
 
 
 def _search_bar(estimate, progress):
@@ -215,13 +223,13 @@ def _stop_at_once(_):
     return True
 
 
-# --- what it should emit ------------------------------------------------------------------------
+# --- the target's distribution ------------------------------------------------------------------
 
 
 def target_law(target, prompt, *, max_new_tokens, sampling=None, eos=None, max_sequences=1_000_000) -> Law:
     """{continuation: probability} of the target alone, by plain products: p(x_1) p(x_2 | x_1) …
 
-    Every prefix is fed whole to a fresh memory and nothing is ever rewound: no part of the speculative machinery is
+    Every prefix is fed whole to a fresh cache and nothing is ever rewound: no part of the speculative machinery is
     used. Probabilities are processed by sampling (a SamplingParams), as the decoder's are.
 
     Raises ValueError when more than max_sequences unfinished texts of one length are possible.
@@ -260,7 +268,7 @@ def _next_probabilities(request, texts, rows=1024) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two laws of sequences, held against each other; print() says what came out."""
+    """Two laws, held against each other; print() tells the verdict and the largest difference."""
 
     law: Law
     expected: Law
@@ -294,6 +302,13 @@ class Comparison:
         """No sequence is off by more than the tolerance."""
         return self.largest_difference <= self.tolerance
 
+    def to_dict(self) -> dict:
+        """The verdict and its numbers in plain types, ready for JSON."""
+        return dict(
+            exact=self.exact, sequences=len(self.sequences), tolerance=self.tolerance, worst=list(self.worst),
+            largest_difference=self.largest_difference, total_variation=self.total_variation,
+        )  # fmt: skip
+
     def __str__(self):
         law, expected = self.law.get(self.worst, 0.0), self.expected.get(self.worst, 0.0)
         return (
@@ -307,30 +322,39 @@ class Comparison:
 
 def compare(law: Law, expected: Law, tolerance: float = 1e-12) -> Comparison:
     """The difference of two laws {continuation: probability}. Raises ValueError if one does not sum to 1."""
+    tolerance = _as_tolerance(tolerance)
     for name, given in (("law", law), ("expected", expected)):
-        masses = np.array([*given.values()])
-        if not ((masses >= 0).all() and abs(masses.sum() - 1) <= 1e-6):  # NaN is neither
-            raise ValueError(
-                f"{name} sums to {masses.sum():.6g}: must be probabilities of sequences, >= 0, with sum 1."
-            )
+        probs = np.array([*given.values()])
+        if not ((probs >= 0).all() and abs(probs.sum() - 1) <= 1e-6):  # NaN is neither
+            raise ValueError(f"{name} sums to {probs.sum():.6g}: must be probabilities of sequences, >= 0, with sum 1.")
     return Comparison(dict(law), dict(expected), tolerance)
+
+
+def _as_tolerance(value) -> float:
+    number = real(value)
+    if not number >= 0:
+        raise ValueError(f"tolerance={value!r}: must be a number >= 0, such as 1e-12.")
+    return float(number)
 
 
 def prove(
     target, drafter, prompt, *, max_new_tokens, sampling=None, eos=None, tolerance=1e-12, **settings
 ) -> Comparison:
-    """What the decoder emits against the target's own law, over every branch: P(x) = p(x), or not.
+    """The decoder's distribution against the target's own, over every branch: P(x) = p(x), or not.
 
     tolerance: 1e-12 suits float64 tables, 1e-9 neural networks in float64. The other settings are those of
     exact_law() (rows, merge, …) and of speculate() (gamma, record, rule, …): the round that is proved is the one that
     they decode with. drafter=None proves plain decoding.
+
+    Raises ValueError, before any work, for arguments that do not fit.
     """
     _check_settings("prove", _without(settings, *_OF_THE_SEARCH), settings.get("merge", False))
+    tolerance = _as_tolerance(tolerance)
     if given := {"stop", "on_round"} & set(settings):
         raise ValueError(
-            f"{', '.join(sorted(given))}: the target's own law knows nothing of it; leave it out, or compare() laws of "
-            "your own."
+            f"{', '.join(sorted(given))}: the target's own distribution does not include it; leave it out, or "
+            "compare() laws of your own."
         )
     asked = dict(max_new_tokens=max_new_tokens, sampling=sampling, eos=eos)
-    expected = target_law(target, prompt, **asked)
-    return compare(exact_law(target, drafter, prompt, **asked, **settings), expected, tolerance)
+    law = exact_law(target, drafter, prompt, **asked, **settings)
+    return compare(law, target_law(target, prompt, **asked), tolerance)

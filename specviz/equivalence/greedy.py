@@ -28,7 +28,7 @@ def first_difference(target, one, other) -> Parting | None:
     """The first difference of two greedy Traces of one prompt, by the target's own logits there; None if equal.
 
     Plain and speculative decoding compute the same logits in forwards of different shapes, whose rounding differs, so
-    that of two nearly equal logits either may come out larger. Behind the first difference the texts have different
+    that either of two nearly equal logits may come out larger. Behind the first difference the texts have different
     beginnings, and further differences mean nothing.
 
     Raises ValueError for traces that are not greedy, of different prompts, decoded with logits processors, or of which

@@ -1,4 +1,4 @@
-"""Many samples of what a decoder emits, fast: at one position, and whole sequences."""
+"""Many samples from a decoder, fast: of one position, and of whole sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specviz.verification import accept_probability, residual
 
 
 class Emitted(NamedTuple):
-    """What came out of n rounds at one position."""
+    """The tokens that n rounds emitted at one position."""
 
     counts: np.ndarray  # [V] int64: how often each token was emitted
     accepted: int  # how many of them were accepted drafts
@@ -27,15 +27,16 @@ def sample_position(p, q, n, *, seed=0, accept=accept_probability, resample_from
     """n independent rounds at one position: x ~ q is accepted with accept(p, q)[x], or else y ~ resample_from(p, q).
 
     p, q [V] are shared by all rounds, so each cumulative distribution is built once; a million rounds over 2,048
-    tokens take less than a second. accept and left are the halves of the rule, as in verify(): try wrong ones.
+    tokens take less than a second. accept and resample_from are the halves of the rule, as in verify(): try wrong ones.
+    Raises ValueError for p, q or a result of resample_from that are no distributions.
     """
     n = integer(n, "n", 1)
-    p, q = (torch.as_tensor(law).detach().cpu().double() for law in (p, q))
+    p, q = (torch.as_tensor(probs).detach().cpu().double() for probs in (p, q))
     if p.ndim != 1 or p.shape != q.shape:
         raise ValueError(f"p has shape {list(p.shape)} and q {list(q.shape)}: give one distribution [V] each.")
-    for name, law in (("p", p), ("q", q)):
-        if not ((law >= 0).all() and abs(law.sum() - 1) <= 1e-6):
-            raise ValueError(f"{name} sums to {law.sum():.6g}: must be probabilities, >= 0 and with sum 1.")
+    for name, probs in (("p", p), ("q", q)):
+        if not ((probs >= 0).all() and abs(probs.sum() - 1) <= 1e-6):
+            raise ValueError(f"{name} sums to {probs.sum():.6g}: must be probabilities, >= 0 and with sum 1.")
     u_draft, coin, u_next = torch.from_numpy(np.random.default_rng(seed).random((3, n)))
     x = _drawn(q, u_draft)
     after_rejection = resample_from(p, q)
@@ -49,9 +50,9 @@ def sample_position(p, q, n, *, seed=0, accept=accept_probability, resample_from
     return Emitted(torch.bincount(emitted, minlength=len(p)).numpy(), int(accepted.sum()))
 
 
-def _drawn(law, u):
+def _drawn(probs, u):
     """inverse_cdf() of many uniforms [n] in one distribution [V], whose sums are made once. -> [n]"""
-    cumulative = law.cumsum(-1, dtype=torch.float64)
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
     return torch.searchsorted(cumulative, u * cumulative[-1], right=True)
 
 
