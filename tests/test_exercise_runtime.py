@@ -2,10 +2,13 @@
 
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from specviz import exercises
 from specviz.exercises import Hint, check, exercise, summary
+from specviz.exercises.answers import array, ids, judge, number, parts, whole
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +49,72 @@ def test_an_exception_becomes_a_hint(double, capsys):
     result = check("double", lambda x: x / 0)
     assert not result.passed
     assert result.message == "your code raised ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize("answer", [lambda x: int("a"), len], ids=["own code", "a built-in function"])
+def test_errors_of_the_learners_code_are_told_from_the_checks_own(capsys, answer):
+    @exercise("99-test", "careless")
+    def _(function):
+        function(1)
+        raise KeyError("the check's own")
+
+    assert "your code raised" in check("careless", answer).message
+    assert check("careless", lambda x: x).message == "the check cannot judge this answer: KeyError: \"the check's own\""
+
+
+@pytest.mark.parametrize("given", [torch.ones(2), np.ones(2)])
+def test_a_function_may_change_the_arrays_that_it_is_given(capsys, given):
+    @exercise("99-test", "in place")
+    def _(function):
+        judge(function(given), [2, 2])
+        judge(given, [1, 1])
+
+    def doubled(x):
+        x *= 2
+        return x
+
+    assert check("in place", doubled).passed
+
+
+def test_numbers_are_read_from_any_type():
+    for answer in (2, 2.0, np.float32(2), np.array(2), torch.tensor(2), torch.tensor([2.0]), True + 1):
+        assert (number(answer), whole(answer)) == (2.0, 2)
+    for answer in ([1, 2], (1, 2), np.array([1, 2], np.int32), torch.tensor([[1, 2]]), [torch.tensor(1), 2.0], {1, 2}):
+        assert ids(answer) == [1, 2]
+    for answer in ([0.5, 1], np.float32([0.5, 1]), torch.tensor([0.5, 1], dtype=torch.float16), [torch.tensor(0.5), 1]):
+        assert array(answer, (2,)).tolist() == [0.5, 1.0]
+    assert parts(np.array([1, 2]), "the first", "the second") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "read, hint",
+    [
+        (lambda: number(None), "a number is needed, not None"),
+        (lambda: number([1, 2], where="γ: "), "γ: a number is needed"),
+        (lambda: whole(1.5), "a whole number is needed, not 1.5"),
+        (lambda: whole(float("nan")), "a whole number"),
+        (lambda: array([1, 2], (3,)), "shape of yours is"),
+        (lambda: array("abc", (3,)), "a list of numbers is needed"),
+        (lambda: ids(3), "a list of token ids is needed, not 3"),
+        (lambda: ids([0.5]), "a list of token ids"),
+        (lambda: parts(3, "α", "β"), "return 2 things: α, β"),
+        (lambda: parts([1], "α", "β"), "return 2 things: α, β"),
+    ],
+)
+def test_an_answer_of_another_kind_gets_a_hint(read, hint):
+    with pytest.raises(Hint, match=hint):
+        read()
+
+
+def test_a_known_wrong_answer_gets_its_hint():
+    wrong = {"twice": 2.0, "none": 0.0}
+    judge(1.0 + 1e-7, 1, wrong)
+    for answer, hint in ((2.0, "case: twice"), (0.0, "case: none"), (3.0, "case: not right")):
+        with pytest.raises(Hint, match=f"^{hint}$"):
+            judge(answer, 1, wrong, "not right", "case: ")
+    with pytest.raises(Hint, match="^shape$"):
+        judge(torch.ones(2), 1.0, {"one": 1.0}, "shape")
+    judge(100.6, 100, atol=1)
 
 
 def empty(x):

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 
 from specviz import Scripted, TableModel, speculate
-from specviz import plots as plots_module
 from specviz.plots import (
     LOOKS,
     draw_agreement,
@@ -19,8 +18,8 @@ from specviz.plots import (
     draw_round,
     draw_two_paths,
     png,
-    token_label,
 )
+from specviz.text import token_label
 
 P = np.array([0.30, 0.22, 0.05, 0.18, 0.25])
 Q = np.array([0.10, 0.35, 0.25, 0.20, 0.10])
@@ -60,13 +59,14 @@ def test_round_shows_each_coin_at_its_height():
     ax = axes()
     assert draw_round(round, PIECES, ax) is ax
     discs = [patch for patch in ax.patches if isinstance(patch, Circle)]
-    found = [(disc.center[1] - plots_module.GAUGE_Y) / plots_module.GAUGE_H for disc in discs]
-    assert found == pytest.approx([0.1, 0.4, 0.9])
+    heights = [disc.center[1] for disc in discs]
+    unit = (heights[2] - heights[0]) / 0.8  # the height of a gauge, from 0 to 1
+    assert heights == pytest.approx([heights[0] + unit * (u - 0.1) for u in (0.1, 0.4, 0.9)])
     assert [disc.get_linestyle() for disc in discs] == ["-", "-", "--"]  # not by colour alone
     across = [line for line in ax.lines if len(set(line.get_ydata())) == 1]
     centres = [disc.center[0] for disc in discs]
     levels = [line.get_ydata()[0] for x in centres for line in across if sum(line.get_xdata()) / 2 == pytest.approx(x)]
-    assert levels == pytest.approx([plots_module.GAUGE_Y + 0.5 * plots_module.GAUGE_H] * 3)
+    assert levels == pytest.approx([heights[0] + unit * (0.5 - 0.1)] * 3)
 
 
 @pytest.mark.parametrize(
@@ -79,19 +79,16 @@ def test_round_shows_each_coin_at_its_height():
 )
 def test_round_marks_each_outcome(coins, glyphs):
     ax = draw_round(a_trace(coins).rounds[0], PIECES, axes())
-    row = [
-        text.get_text()
-        for text in sorted(ax.texts, key=lambda text: text.get_position()[0])
-        if text.get_position()[1] == pytest.approx(plots_module.OUT_Y + plots_module.OUT_H / 2)
-        and text.get_text() in {look.glyph for look in LOOKS.values()}
-    ]
-    assert row == glyphs
+    drawn = [text for text in ax.texts if text.get_text() in {look.glyph for look in LOOKS.values()}]
+    lowest = min(text.get_position()[1] for text in drawn)  # the outcomes stand below the coins
+    outcomes = {text.get_position()[0]: text.get_text() for text in drawn if text.get_position()[1] == lowest}
+    assert [outcomes[x] for x in sorted(outcomes)] == glyphs
 
 
 def test_round_bars_are_the_probabilities():
     round = a_trace([0.1, 0.4, 0.9]).rounds[0]
     ax = draw_round(round, PIECES, axes())
-    bars = [patch for patch in ax.patches if isinstance(patch, Rectangle) and patch.get_height() == 0.1]
+    bars = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     track = max(bar.get_width() for bar in bars)
     shares = sorted(bar.get_width() / track for bar in bars if bar.get_width() < track)
     assert shares == pytest.approx([0.4] * 3 + [0.8] * 3)

@@ -25,7 +25,7 @@ def roofline_V(n, B, W, K, P, bandwidth, flops):
         return {t}
     return {answer}"""
 _ROWS = """\
-def rows_that_fit(cache, weights, kv, text, gamma):
+def rows_that_fit(memory, weights, kv, text, gamma):
     m = 2 if gamma else 1
     return {rows}"""
 _GAMMAS = """\
@@ -406,14 +406,14 @@ WRONG = {
         ],
         "rows-that-fit": [
             # the draft always; a fraction; below 0; no weights; only the target's cache, or weights; the text alone
-            _ROWS.format(rows="max(0, (cache - sum(weights)) // (sum(kv) * (text + gamma + 1)))"),
-            _ROWS.format(rows="max(0, (cache - sum(weights[:m])) / (sum(kv[:m]) * (text + gamma + 1)))"),
-            _ROWS.format(rows="(cache - sum(weights[:m])) // (sum(kv[:m]) * (text + gamma + 1))"),
-            _ROWS.format(rows="cache // (sum(kv[:m]) * (text + gamma + 1))"),
-            _ROWS.format(rows="max(0, (cache - sum(weights[:m])) // (kv[0] * (text + gamma + 1)))"),
-            _ROWS.format(rows="max(0, (cache - weights[0]) // (sum(kv[:m]) * (text + gamma + 1)))"),
-            _ROWS.format(rows="max(0, (cache - sum(weights[:m])) // (sum(kv[:m]) * text))"),
-            _ROWS.format(rows="max(0, (cache - sum(weights[:m])) // (sum(kv[:m]) * (text + gamma)))"),
+            _ROWS.format(rows="max(0, (memory - sum(weights)) // (sum(kv) * (text + gamma + 1)))"),
+            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) / (sum(kv[:m]) * (text + gamma + 1)))"),
+            _ROWS.format(rows="(memory - sum(weights[:m])) // (sum(kv[:m]) * (text + gamma + 1))"),
+            _ROWS.format(rows="memory // (sum(kv[:m]) * (text + gamma + 1))"),
+            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) // (kv[0] * (text + gamma + 1)))"),
+            _ROWS.format(rows="max(0, (memory - weights[0]) // (sum(kv[:m]) * (text + gamma + 1)))"),
+            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) // (sum(kv[:m]) * text))"),
+            _ROWS.format(rows="max(0, (memory - sum(weights[:m])) // (sum(kv[:m]) * (text + gamma)))"),
         ],
         "gamma-by-batch": [
             _GAMMAS.format(first=1, cost="V(g + 1, B)", last="max_gamma + 1"),  # never 0

@@ -17,11 +17,9 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 
+from specviz.exercises.answers import AnswerError, Hint, guarded
+
 NOT_ANSWERED = "not answered yet"
-
-
-class Hint(Exception):
-    """What a lesson's check raises on a wrong answer; its text is shown to the learner."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +94,15 @@ def _judge(name, answers, given):
     if any(_untouched(answer) for answer in answers):
         return Result(name, False, todo)
     try:
-        return Result(name, True, _exercises[name].test(*answers, **given) or "right")
+        return Result(name, True, _exercises[name].test(*map(guarded, answers), **given) or "right")
     except Hint as hint:
         return Result(name, False, str(hint))
     except NotImplementedError:
         return Result(name, False, todo)
-    except Exception as error:  # whatever the learner's code does, the notebook goes on
-        return Result(name, False, f"your code raised {type(error).__name__}: {error}")
+    except AnswerError as error:  # whatever the learner's code does, the notebook goes on
+        return Result(name, False, f"your code raised {type(error.__cause__).__name__}: {error.__cause__}")
+    except Exception as error:
+        return Result(name, False, f"the check cannot judge this answer: {type(error).__name__}: {error}")
 
 
 def _untouched(answer):

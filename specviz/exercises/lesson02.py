@@ -1,120 +1,89 @@
-"""The checks of lesson 02-verify."""
+"""The checks of 02-verify."""
 
 import torch
 
-from specviz.exercises import Hint, exercise
+from specviz.exercises import exercise
+from specviz.exercises.answers import Hint, array, judge, parts, whole
 from specviz.models.table import TableModel
 from specviz.randomness import Scripted
 from specviz.sampling import SamplingParams
 from specviz.steps import begin, commit, draft, target_forward
 from specviz.verification import verify
 
-LESSON = "02-verify"
 
-
-@exercise(LESSON, "judges", todo="Row i of p (from 0) was computed before draft i, so it judges draft i.")
+@exercise("02-verify", "judges", todo="Row i of p (from 0) was computed before draft i, so it judges draft i.")
 def _(judges):
     generator = torch.Generator().manual_seed(2)
     for gamma, vocabulary in ((1, 4), (4, 9)):
         p = torch.rand(gamma + 1, vocabulary, dtype=torch.float64, generator=generator).softmax(-1)
         x = torch.randint(vocabulary, (gamma,), generator=generator).tolist()
-        answer = judges(p, x)
-        if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-            raise Hint("return two things: the γ probabilities p_i(x_i), and the whole distribution for the bonus")
-        of_drafts, bonus = (torch.as_tensor(part, dtype=torch.float64) for part in answer)
-        right = p[torch.arange(gamma), x]
-        if tuple(of_drafts.shape) != (gamma,):
-            raise Hint(f"one probability for each of the {gamma} drafts; yours has shape {tuple(of_drafts.shape)}")
-        if torch.allclose(of_drafts, p[torch.arange(1, gamma + 1), x]):
-            raise Hint("one row too late: p_i judges x_i, so it must not have seen x_i; the first row judges x_1")
-        if not torch.allclose(of_drafts, right):
-            raise Hint("p_i(x_i) is the entry of row i in the column of draft i, for each i by itself")
-        if tuple(bonus.shape) != (vocabulary,):
-            raise Hint(f"the bonus is drawn from a whole row of p, {vocabulary} probabilities")
-        if not torch.equal(bonus, p[-1]):
-            raise Hint("the bonus follows after all drafts, so its row is the last one, which has seen them all")
+        of_drafts, bonus = parts(judges(p, x), "the γ probabilities p_i(x_i)", "the whole distribution for the bonus")
+        judge(array(of_drafts, (gamma,), f"one probability for each of the {gamma} drafts"), p[range(gamma), x], {
+            "one row too late: p_i judges x_i, so it must not have seen x_i; the first row judges x_1":
+                p[range(1, gamma + 1), x],
+        }, "p_i(x_i) is the entry of row i in the column of draft i, for each i by itself")  # fmt: skip
+        bonus = array(bonus, (vocabulary,), f"for the bonus a whole row of p, {vocabulary} probabilities,")
+        last = "the bonus follows after all drafts, so its row is the last one, which has seen them all"
+        judge(bonus, p[-1], otherwise=last)
     return "γ rows judge, the last one is left for the bonus"
 
 
-@exercise(LESSON, "mask", todo="Compare positions of keys, 0 to capacity-1, with the positions of the queries.")
+@exercise("02-verify", "mask", todo="Compare positions of keys, 0 to capacity-1, with the positions of the queries.")
 def _(mask):
     for lengths, n, capacity in (([0], 3, 5), ([4], 3, 10), ([6, 2], 4, 12), ([3, 0, 1], 1, 4)):
-        length = torch.tensor(lengths)
-        got = torch.as_tensor(mask(length, n, capacity))
-        shape = (len(lengths), n, capacity)
-        if tuple(got.shape) != shape:
-            raise Hint(f"the mask has shape [B, n, capacity] = {shape}; yours is {tuple(got.shape)}")
+        length, shape = torch.tensor(lengths), (len(lengths), n, capacity)
+        got = array(mask(length, n, capacity), shape, f"a mask of shape [B, n, capacity] = {list(shape)}", dtype=None)
         if got.dtype != torch.bool:
             raise Hint(f"the mask must be boolean, True where a query may look; yours is {got.dtype}")
-        queries, keys = length[:, None] + torch.arange(n), torch.arange(capacity)
-        right = keys <= queries[..., None]
-        if torch.equal(got, right):
-            continue
-        if torch.equal(got, ~right):
-            raise Hint("the other way round: True is a key that the query sees")
-        if torch.equal(got, keys < queries[..., None]):
-            raise Hint("a query also sees its own position: its key is written before anyone looks")
-        if torch.equal(got, (keys <= torch.arange(n)[:, None]).expand(shape)):
-            raise Hint("the queries are not at positions 0 to n-1, but behind what the cache holds: start at length")
-        if torch.equal(got, (keys < length[:, None, None] + n).expand(shape)):
-            raise Hint("all n queries see the same keys here: then a draft would see the drafts that follow it")
-        raise Hint(f"not yet: with lengths {lengths} and n = {n}, query j of row r may see keys up to length[r] + j")
+        queries, keys = (length[:, None] + torch.arange(n))[..., None], torch.arange(capacity)
+        judge(got, keys <= queries, {
+            "the other way round: True is a key that the query sees": keys > queries,
+            "a query also sees its own position: its key is written before any query looks": keys < queries,
+            "the queries are not at positions 0 to n-1, but behind what the cache holds: start at length":
+                (keys <= torch.arange(n)[:, None]).expand(shape),
+            "all n queries see the same keys here: then a draft would see the drafts that follow it":
+                (keys < length[:, None, None] + n).expand(shape),
+        }, f"not yet: with lengths {lengths} and n = {n}, query j of row r sees keys up to length[r] + j")  # fmt: skip
     return "prefix and own draft are seen, later drafts and stale entries are not"
 
 
-@exercise(LESSON, "verify-forward", todo="Feed the last committed token and the drafts, then process the logits.")
+@exercise("02-verify", "verify-forward", todo="Feed the last committed token and the drafts, then process the logits.")
 def _(verify_forward):
     model = TableModel.random(4, order=2, seed=5, scale=1.5)
     sampling, committed = SamplingParams(temperature=0.7), [0, 2, 1, 3, 0]
     for drafts in ([1], [3, 3, 1], [2, 0, 1, 2]):
         fresh = model.new_cache([[0]], 16).feed(torch.tensor([committed + drafts]))[0, len(committed) - 1 :]
-        cache = model.new_cache([committed], capacity=16)
+        cache, rows = model.new_cache([committed], capacity=64), len(drafts) + 1
         cache.feed(torch.tensor([committed[:-1]]))
-        try:
-            p = torch.as_tensor(verify_forward(cache, list(committed), list(drafts), sampling))
-        except ValueError as error:
-            if "do not fit" in str(error):
-                raise Hint("the tape is full: the memory already holds the committed text but its last token") from None
-            raise
+        p = array(verify_forward(cache, list(committed), list(drafts), sampling), None)
         fed = int(cache.length) - (len(committed) - 1)
         if fed == len(drafts):
-            raise Hint("the drafts alone give γ rows, and no p_1: the last committed token is not in the memory yet")
-        if fed > len(drafts) + 1:
-            raise Hint(f"{fed} tokens were fed, only γ+1 = {len(drafts) + 1} are missing; the rest is in the memory")
-        if tuple(p.shape) == (1, len(drafts) + 1, 4):
-            p = p[0]
-        if tuple(p.shape) != (len(drafts) + 1, 4):
-            raise Hint(f"p should have γ+1 = {len(drafts) + 1} rows; yours has shape {tuple(p.shape)}")
-        if torch.allclose(p, fresh):
-            raise Hint("these are logits: sampling.probabilities makes them the p that the decoder samples from")
-        if torch.allclose(p, fresh.softmax(-1)):
-            raise Hint("the plain softmax ignores the temperature: p must be processed as q was")
-        if not torch.allclose(p, sampling.probabilities(fresh)):
-            raise Hint("these are not the distributions after the committed text and the first drafts: what was fed?")
+            raise Hint("the drafts alone give γ rows, and no p_1: the last committed token is not in the cache yet")
+        if fed > rows:
+            raise Hint(f"{fed} tokens were fed, only γ+1 = {rows} are missing: the cache already holds the committed "
+                       "text but its last token")  # fmt: skip
+        p = array(p[0] if p.shape == (1, rows, 4) else p, (rows, 4), f"p with γ+1 = {rows} rows")
+        judge(p, sampling.probabilities(fresh), {
+            "these are logits: sampling.probabilities makes them the p that the decoder samples from": fresh,
+            "the plain softmax ignores the temperature: p must be processed as q was": fresh.softmax(-1),
+        }, "these are not the distributions after the committed text and first drafts: what was fed?")  # fmt: skip
     return "γ+1 distributions from one forward over γ+1 tokens"
 
 
-@exercise(LESSON, "cache-lengths", todo="What was fed, what was committed, and a rewind never makes a cache longer.")
+@exercise("02-verify", "cache-lengths", todo="What was fed and committed? A rewind never makes a cache longer.")
 def _(lengths_after):
+    names = "committed length", "length of the target's cache", "length of the draft's cache"
     for length, gamma, k in ((5, 3, 0), (5, 3, 1), (7, 4, 3), (5, 3, 3), (6, 1, 0), (6, 1, 1)):
-        right = _lengths(length, gamma, k)
-        got = tuple(int(number) for number in lengths_after(length, gamma, k))
-        case = f"L = {length}, γ = {gamma}, {k} accepted"
-        if len(got) != 3:
-            raise Hint("return three numbers: committed length, length of the target cache, length of the draft cache")
-        if got[0] != right[0]:
-            raise Hint(
-                f"{case}: {k} drafts and one more token are committed, so the text is {right[0]} long, not {got[0]}"
-            )
-        if got[1] != right[1]:
-            late = "; the token drawn last has not been fed" if got[1] == right[1] + 1 else ""
-            raise Hint(f"{case}: the target's memory holds the committed text but its last token, {right[1]}{late}")
-        if got[2] != right[2] and k == gamma:
-            raise Hint(
-                f"{case}: the drafter never fed x_γ, and a rewind never makes a cache longer: its length is {right[2]}"
-            )
-        if got[2] != right[2]:
-            raise Hint(f"{case}: the drafter's memory is rewound like the target's, to {right[2]}, not {got[2]}")
+        text, target, drafter = _lengths(length, gamma, k)
+        got = [whole(number) for number in parts(lengths_after(length, gamma, k), *names)]
+        where = f"L = {length}, γ = {gamma}, {k} accepted: "
+        one_more = f"{k} drafts and one more token are committed, so the text is {text} long, not {got[0]}"
+        judge(got[0], text, otherwise=one_more, where=where)
+        but_one = f"the target's cache holds the committed text but its last token, {target}"
+        judge(got[1], target, {f"{but_one}; the token drawn last has not been fed": target + 1}, but_one, where)
+        rewound = f"the drafter's cache is rewound like the target's, to {drafter}, not {got[2]}"
+        never_fed = f"the drafter never fed x_γ, and a rewind never makes a cache longer: its length is {drafter}"
+        judge(got[2], drafter, otherwise=never_fed if k == gamma else rewound, where=where)
     return "checked against real rounds of the package"
 
 

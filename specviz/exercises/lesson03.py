@@ -2,7 +2,9 @@
 
 import torch
 
-from specviz.exercises import Hint, exercise
+from specviz.exercises import exercise
+from specviz.exercises.answers import array, judge, number, whole
+from specviz.exercises.examples import random_pair
 from specviz.trace import Round
 from specviz.verification import accept_probability
 
@@ -10,19 +12,16 @@ from specviz.verification import accept_probability
 @exercise("03-accept", "accept-coin", todo="Compare the coin u with p_x / q_x and return True or False.")
 def _(accepts):
     cases = [
-        ((0.30, 0.10, 0.99), True, "p(x) > q(x), so A(x) = 1 and every coin accepts."),
-        ((0.14, 0.45, 0.30), True, "p/q = 0.31 and the coin shows 0.30, which is below."),
-        ((0.14, 0.45, 0.67), False, "p/q = 0.31 and the coin shows 0.67. Did you divide q by p?"),
-        ((0.20, 0.80, 0.22), True, "p/q = 0.25 and the coin shows 0.22. Compare with the ratio, not with p alone."),
-        ((0.25, 0.50, 0.50), False, "here u equals p/q exactly. Accept only when u is strictly below."),
-        ((0.00, 0.40, 0.00), False, "p(x) = 0 and u = 0: the target never says x, so no coin may accept it."),
+        (0.30, 0.10, 0.99, True, "p(x) > q(x), so A(x) = 1 and every coin accepts."),
+        (0.14, 0.45, 0.30, True, "p/q = 0.31 and the coin shows 0.30, which is below."),
+        (0.14, 0.45, 0.67, False, "p/q = 0.31 and the coin shows 0.67. Did you divide q by p?"),
+        (0.20, 0.80, 0.22, True, "p/q = 0.25 and the coin shows 0.22. Compare with the ratio, not with p alone."),
+        (0.25, 0.50, 0.50, False, "here u equals p/q exactly. Accept only when u is strictly below."),
+        (0.00, 0.40, 0.00, False, "p(x) = 0 and u = 0: the target never says x, so no coin may accept it."),
     ]
-    for (p_x, q_x, u), expected, hint in cases:
-        answer = accepts(p_x, q_x, u)
-        if answer is None:
-            raise Hint("your function returned nothing; return True or False.")
-        if bool(answer) != expected:
-            raise Hint(f"for p(x) = {p_x}, q(x) = {q_x}, u = {u}: {hint}")
+    for p_x, q_x, u, expected, hint in cases:
+        answer = bool(number(accepts(p_x, q_x, u), "True or False"))
+        judge(answer, expected, otherwise=f"for p(x) = {p_x}, q(x) = {q_x}, u = {u}: {hint}")
     return "strict, and never a token with p(x) = 0"
 
 
@@ -30,26 +29,18 @@ def _(accepts):
 def _(too_much):
     generator = torch.Generator().manual_seed(0)
     for trial in range(20):
-        p, q = torch.rand(2, 6, generator=generator, dtype=torch.float64) + 0.02
-        p, q = p / p.sum(), q / q.sum()
+        p, q = random_pair(generator)
         tested_with = q if trial == 0 else q**2 / (q**2).sum()
-        answer = too_much(p, q, tested_with)
-        answer = torch.as_tensor(answer)
-        if answer.shape != p.shape:
-            raise Hint(f"return one value for each of the {len(p)} tokens, not shape {tuple(answer.shape)}.")
-        accepted = q * accept_probability(p, tested_with)
-        if torch.equal(answer.bool(), accepted > p + 1e-12):
-            continue
+        answer = array(too_much(p, q, tested_with), p.shape, f"True or False for each of the {len(p)} tokens").bool()
+        right = q * accept_probability(p, tested_with) > p + 1e-12
         if trial == 0:
-            raise Hint(
-                "when the test uses the very q that drafted, no token is accepted too often: q(x) A(x) = min(p, q). "
-                "Allow for rounding: ask for more than p + 1e-12."
-            )
-        if torch.equal(answer.bool(), tested_with * accept_probability(p, tested_with) > p + 1e-12):
-            raise Hint("drafts come from q, not from the q that the test uses: weigh the acceptance with q.")
-        if torch.equal(answer.bool(), q > p):
-            raise Hint("q(x) > p(x) alone is harmless: the coin thins it out. Compare q(x) times the acceptance.")
-        raise Hint("accepted mass of a token = how often it is drafted, times how often the coin then accepts it.")
+            judge(answer, right, otherwise="when the test uses the very q that drafted, no token is accepted too "
+                  "often: q(x) A(x) = min(p, q). Allow for rounding: ask for more than p + 1e-12.")  # fmt: skip
+        judge(answer, right, {
+            "drafts come from q, not from the q that the test uses: weigh the acceptance with q.":
+                tested_with * accept_probability(p, tested_with) > p + 1e-12,
+            "q(x) > p(x) alone is harmless: the coin thins it out. Compare q(x) times the acceptance.": q > p,
+        }, "accepted share of a token = how often it is drafted, times how often its coin accepts.")  # fmt: skip
     return "once more than p(x) is accepted, no resampling can take it back"
 
 
@@ -64,24 +55,17 @@ def _round(drafts, accepted, tested, tokens):
 @exercise("03-accept", "acceptance-rate", todo="Add up over the rounds what was accepted and what was tested.")
 def _(rate):
     rounds = [_round(4, 4, 4, 5), _round(4, 0, 1, 1), _round(4, 2, 3, 3), _round(4, 1, 2, 2), _round(2, 1, 1, 1)]
-    answer = float(rate(rounds))
-    accepted, tested = 8, 11
-    fullness = sum(len(r.tokens) for r in rounds) / (5 * len(rounds))
-    of_drafted = accepted / sum(len(r.draft_tokens) for r in rounds)
-    of_gamma = accepted / (4 * len(rounds))
-    mean_of_ratios = sum(r.accepted / r.tested for r in rounds) / len(rounds)
-    known = {
+    answer, accepted, tested = number(rate(rounds)), 8, 11
+    judge(answer, accepted / tested, {
         "that counts the target's own token as accepted, and drafts that no coin ever met. It measures how full a "
-        "round is, not how often a coin accepts.": fullness,
-        "drafts behind the first rejection were never tested: divide by tested, not by drafted.": of_drafted,
-        "γ times the number of rounds counts drafts that were never made or never tested.": of_gamma,
-        "that is the mean of the rounds' ratios, in which short rounds weigh too much. Add up first.": mean_of_ratios,
-    }
-    for hint, value in known.items():
-        if abs(answer - value) < 1e-9:
-            raise Hint(hint)
-    if abs(answer - accepted / tested) > 1e-9:
-        raise Hint(f"these rounds have {accepted} accepted among {tested} tested drafts; you returned {answer:.3f}.")
+        "round is, not how often a coin accepts.": sum(len(r.tokens) for r in rounds) / (5 * len(rounds)),
+        "drafts behind the first rejection were never tested: divide by tested, not by drafted.":
+            accepted / sum(len(r.draft_tokens) for r in rounds),
+        "γ times the number of rounds counts drafts that were never made or never tested.":
+            accepted / (4 * len(rounds)),
+        "that is the mean of the rounds' ratios, in which short rounds weigh too much. Add up first.":
+            sum(r.accepted / r.tested for r in rounds) / len(rounds),
+    }, f"these rounds have {accepted} accepted among {tested} tested drafts; you returned {answer:.3f}.")  # fmt: skip
     return "accepted / tested"
 
 
@@ -90,21 +74,15 @@ def _(count_accepted):
     generator = torch.Generator().manual_seed(1)
     for _ in range(200):
         p_x, q_x, u = torch.rand(3, 5, generator=generator, dtype=torch.float64).tolist()
-        heads = [coin * q < p for coin, q, p in zip(u, q_x, p_x)]
-        expected = heads.index(False) if False in heads else len(heads)
-        answer = count_accepted(p_x, q_x, u)
-        if answer is None:
-            raise Hint("your function returned nothing; return the number of accepted drafts.")
-        if answer == expected:
-            continue
-        if answer == sum(heads):
-            raise Hint(
-                f"coins {['✓' if head else '✗' for head in heads]}: you counted {answer}, every ✓. The drafts "
-                "behind the first ✗ continue a text that is gone."
-            )
-        if answer == expected + 1:
-            raise Hint("one too many: the rejected draft itself is not accepted.")
-        raise Hint(f"coins {['✓' if head else '✗' for head in heads]}: {expected} accepted, you returned {answer}.")
-    if count_accepted([0.0, 0.5], [0.5, 0.5], [0.0, 0.0]) != 0:
-        raise Hint("a draft with p(x) = 0 was accepted at u = 0: compare strictly, u < p/q.")
+        accepts = [coin * q < p for coin, q, p in zip(u, q_x, p_x)]
+        expected = [*accepts, False].index(False)
+        answer = whole(count_accepted(p_x, q_x, u), "the number of accepted drafts")
+        coins = f"coins {['✓' if accept else '✗' for accept in accepts]}: "
+        judge(answer, expected, {
+            f"{coins}you counted {answer}, every ✓. The drafts behind the first ✗ continue a text that is gone.":
+                sum(accepts),
+            "one too many: the rejected draft itself is not accepted.": expected + 1,
+        }, f"{coins}{expected} accepted, you returned {answer}.")  # fmt: skip
+    zero = whole(count_accepted([0.0, 0.5], [0.5, 0.5], [0.0, 0.0]), "the number of accepted drafts")
+    judge(zero, 0, otherwise="a draft with p(x) = 0 was accepted at u = 0: compare strictly, u < p/q.")
     return "the longest run of ✓ from the left"
