@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import sys
 
-from specviz.commands import audit, generate, mutants, profile, prove
+from specviz.commands import audit, generate, mutants, profile, prove, shared
 
 COMMANDS = {"generate": generate, "profile": profile, "prove": prove, "audit": audit, "mutants": mutants}
 
@@ -38,6 +38,7 @@ def main(arguments=None) -> int:
         parser.print_help()
         return 0
     try:
+        shared.check_files(options)
         return options.run(options)
     except (ValueError, FloatingPointError, OSError) as error:
         print(f"{options.prog}: error: {' '.join(str(error).split())}", file=sys.stderr)

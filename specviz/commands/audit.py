@@ -26,7 +26,6 @@ def add_arguments(parser) -> None:
 def run(options) -> int:
     from specviz.equivalence import audit
 
-    shared.check_json(options)
     sampling = shared.sampling(options)
     target, drafter = shared.load(options)
     draft = drafter if hasattr(drafter, "vocab_size") else None  # a model, not prompt lookup

@@ -25,7 +25,6 @@ def add_arguments(parser) -> None:
 def run(options) -> int:
     from specviz import stream
 
-    shared.check_json(options)
     settings = dict(
         gamma=options.gamma, max_new_tokens=options.max_new_tokens, sampling=shared.sampling(options),
         stop=options.stop, seed=options.seed, record="none",

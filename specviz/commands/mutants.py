@@ -22,7 +22,6 @@ def run(options) -> int:
 
     from specviz.equivalence import MUTANTS, RIGHT, line_up, table
 
-    shared.check_json(options)
     known = [*RIGHT, *MUTANTS]
     if unknown := sorted({*options.names} - {decoder.name for decoder in known}):
         names = ", ".join(dict.fromkeys(decoder.name for decoder in known))

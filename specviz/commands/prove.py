@@ -31,7 +31,6 @@ def run(options) -> int:
     from specviz.arguments import integer
     from specviz.equivalence import prove
 
-    shared.check_json(options)
     integer(options.vocabulary, "vocabulary", 2)
     integer(options.order, "order", 0)
     integer(options.seed, "seed", 0)

@@ -77,24 +77,12 @@ def add_json(parser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - prints it in place of the text")
 
 
-def check_json(options) -> None:
-    if options.json not in (None, "-"):
-        check_writable("--json", options.json)
-
-
 def give(options, text, result: dict) -> None:
     """Print text and write result where --json asks for it; with --json - print result alone."""
-    write_json(options, result)
-    if options.json != "-":
-        put(f"{text}\n")
-
-
-def write_json(options, result: dict) -> None:
     document = json.dumps(result, allow_nan=False, indent=1) + "\n"  # in ASCII: no code page can spoil it
-    if options.json == "-":
-        put(document)
-    elif options.json is not None:
+    if options.json not in (None, "-"):
         write(options.json, lambda path: path.write_text(document))
+    put(document if options.json == "-" else f"{text}\n")
 
 
 def put(text) -> bool:
@@ -108,15 +96,15 @@ def put(text) -> bool:
         return False
 
 
-def check_writable(argument, path) -> None:
-    """ValueError before the work, not after it."""
-    folder = Path(path).absolute().parent
-    if os.path.isdir(path):
-        raise ValueError(f"{argument} {path} is a folder: give the name of a file.")
-    if not folder.is_dir():
-        raise ValueError(f"{argument} {path} cannot be written: there is no folder {folder}; make it first.")
-    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise ValueError(f"{argument} {path} cannot be written: permission denied.")
+def check_files(options) -> None:
+    """ValueError, before the work and not after it, for files that cannot be written."""
+    files = {f"--{name}": getattr(options, name, None) for name in ("json", "html")}
+    files = {name: file for name, file in files.items() if file not in (None, "-")}
+    for name, file in files.items():
+        if os.path.isdir(file) or not os.access(Path(file).absolute().parent, os.W_OK):
+            raise ValueError(f"{name} {file!r} cannot be written: name a file in a folder that exists and is yours.")
+    if len({Path(file).absolute() for file in files.values()}) < len(files):
+        raise ValueError(f"{' and '.join(files)} name one file, {file!r}: name two.")
 
 
 def write(path, make) -> None:
