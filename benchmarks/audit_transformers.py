@@ -4,7 +4,7 @@
     python benchmarks/audit_transformers.py --folder FOLDER --report docs/audit-transformers.md
 
 Every continuation is added to a file in FOLDER, so that a run can be stopped and goes on where it was. --report draws
-nothing: it judges what the files hold by then, and writes the installed version's section of the page.
+nothing: it judges the continuations in the files by then, and writes the installed version's section of the page.
 """
 
 import argparse
@@ -113,12 +113,12 @@ but their token ids ([`specviz/equivalence/auditing.py`](../specviz/equivalence/
 - **pairs**: *3 symbols* is a random Llama of two layers over three symbols, with another as its assistant (their
   distributions overlap by 0.68 on average); *tales* is the bundled pair, 2,048 tokens. In float32, on the CPU.
 - **rows**: one audit each, at one prompt. *texts* continuations were drawn, each with a seed of its own and of up to
-  *tokens* tokens; how many was a matter of time, not of what they showed. A correct decoder would be convicted in an
+  *tokens* tokens; how many was a matter of time, not of results. A correct decoder would be convicted in an
   audit with a probability of {false_alarm:.0%} at most.
 - **smallest p**: of its tests, corrected for their number. **error seen**: the total variation from the target's
-  distribution that would have been convicted with a probability of 99 %, by any test of a single position, and by the joint test.
-  Smaller errors, other prompts, other models and settings that are not listed are not covered. That the audit convicts
-  what is wrong is tested in [`tests/test_audit.py`](../tests/test_audit.py), on wrong decoders and on a fault put into
+  distribution that would have been convicted with a probability of 99 %, by any test of a single position, and by the
+  joint test. Smaller errors, other prompts, other models and settings that are not listed are not covered. That the
+  audit convicts wrong decoders is tested in [`tests/test_audit.py`](../tests/test_audit.py), also with a fault put into
   transformers.
 - **greedy**: the text after each of several prompts is compared with the target's greedy text, token by token.
 """
@@ -136,7 +136,7 @@ that no model can say.
 
 
 def section(pairs, folder) -> str:
-    """The installed version's results, from what the folder's files hold."""
+    """The installed version's results, from the folder's files."""
     lines = [
         f"## transformers {transformers.__version__}",
         "",
@@ -204,7 +204,7 @@ def main():
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--only", default="", help="settings whose pair and name contain this")
-    parser.add_argument("--report", type=Path, help="the page to write, from what has been drawn")
+    parser.add_argument("--report", type=Path, help="the page to write, from the continuations drawn so far")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()

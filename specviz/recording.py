@@ -66,13 +66,12 @@ def _kept_ids(record, p, q, always) -> list[list[int]]:
 
 
 def _top_probs(distributions, ids) -> list[TopProbs]:
-    total = distributions.sum(-1)
-    masses = []
-    for distribution, whole, kept in zip(distributions, total, ids, strict=False):
-        mass = distribution[kept]
-        rest = 0.0 if len(kept) == len(distribution) else max(0.0, float(whole - mass.sum()))
-        masses.append(TopProbs(kept, mass.tolist(), rest))
-    return masses
+    abridged = []
+    for distribution, total, kept in zip(distributions, distributions.sum(-1), ids, strict=False):
+        probs = distribution[kept]
+        rest = 0.0 if len(kept) == len(distribution) else max(0.0, float(total - probs.sum()))
+        abridged.append(TopProbs(kept, probs.tolist(), rest))
+    return abridged
 
 
 def build_trace(state, row) -> Trace:
@@ -82,7 +81,7 @@ def build_trace(state, row) -> Trace:
     prompt, tokenizer, randomness = state.prompts[row], state.target.tokenizer, state.randomness
     said = {} if tokenizer is None else _text_fields(state, row, tokens)
     seeded = isinstance(randomness, Seeded)
-    occurring = {*prompt, *tokens, *state.settings.eos}.union(*(_ids_of(round) for round in rounds))
+    occurring = {*prompt, *tokens, *state.settings.eos}.union(*(round.ids for round in rounds))
     return Trace(
         prompt_tokens=prompt,
         tokens=tokens,
@@ -107,13 +106,6 @@ def build_trace(state, row) -> Trace:
         backend=getattr(state.cache, "backend", None),
         **said,
     )
-
-
-def _ids_of(round) -> set[int]:
-    recorded = [] if round.p is None else [*round.p, *round.q, *round.residual]
-    following = [*(round.next_if_rejected or []), round.next_if_all_accepted]
-    ids = {*round.draft_tokens, round.next_token, *following}.union(*(probs.ids for probs in recorded))
-    return ids - {None}
 
 
 def _text_fields(state, row, tokens) -> dict:
@@ -142,7 +134,7 @@ def written(state, row) -> Continuation:
 
 
 def _before(state, row) -> list[int]:
-    """The ids in front of a row's continuation: an encoder-decoder's text does not go on from its source."""
+    """The ids before a row's continuation; none for an encoder-decoder, whose text does not continue its source."""
     return [] if getattr(state.target, "start_tokens", None) else state.prompts[row]
 
 

@@ -13,21 +13,21 @@ PHASES = ("draft", "target", "verify", "commit")
 
 @dataclass(repr=False)
 class TopProbs:
-    """A distribution over the vocabulary, abridged: probabilities of some ids, and of all others together."""
+    """A distribution over the vocabulary, abridged: the probabilities of some ids, and of all others together."""
 
     ids: list[int]
-    mass: list[float]
-    rest: float
+    probs: list[float]  # of these ids
+    rest: float  # the sum over all other ids
 
     def __repr__(self):
-        largest = sorted(zip(self.mass, self.ids, strict=True), reverse=True)[:3]
-        shown = ", ".join(f"{token}: {mass:.3f}" for mass, token in largest)
+        largest = sorted(zip(self.probs, self.ids, strict=True), reverse=True)[:3]
+        shown = ", ".join(f"{token}: {prob:.3f}" for prob, token in largest)
         return f"<TopProbs of {len(self.ids)} ids: {shown}, …; rest {self.rest:.3f}>"
 
     def __getitem__(self, token: int) -> float:
         """The probability of a token that was kept. Raises KeyError for the others."""
         try:
-            return self.mass[self.ids.index(token)]
+            return self.probs[self.ids.index(token)]
         except ValueError:
             raise KeyError(f"id {token} was not kept (only {self.ids}); decode with record='full'.") from None
 
@@ -69,10 +69,17 @@ class Round:
         """The tokens that this round added to the text: 1 to gamma + 1."""
         return self.draft_tokens[: self.accepted] + ([] if self.next_token is None else [self.next_token])
 
+    @property
+    def ids(self) -> set[int]:
+        """All ids of the round: drafts, the tokens that followed or would have, those with a recorded probability."""
+        recorded = [] if self.p is None else [*self.p, *self.q, *self.residual]
+        following = [self.next_token, *(self.next_if_rejected or []), self.next_if_all_accepted]
+        return {*self.draft_tokens, *following}.union(*(top.ids for top in recorded)) - {None}
+
 
 @dataclass(repr=False)
 class Trace:
-    """A decoded continuation and how it came about. Rates follow section 3 of the paper."""
+    """A decoded continuation, round by round. Rates follow section 3 of the paper."""
 
     prompt_tokens: list[int]
     tokens: list[int]  # the continuation, with the EOS or the token that completed a stop string
@@ -137,7 +144,7 @@ class Trace:
 
     @property
     def forwards(self) -> dict[str, int]:
-        """Forward passes of each model in the rounds (the prompt's own pass through the target is not counted)."""
+        """Forward passes of each model in the rounds, without the target's pass over the prompt."""
         return {"target": len(self.rounds), "draft": sum(r.draft_forwards for r in self.rounds)}
 
     @property
@@ -193,7 +200,7 @@ class Trace:
 def _round(fields: dict) -> Round:
     for name in ("q", "p", "residual"):
         if fields[name] is not None:
-            fields[name] = [TopProbs(**masses) for masses in fields[name]]
+            fields[name] = [TopProbs(**top) for top in fields[name]]
     if fields["coins"] is not None:
         for name in ("u_draft", "coins"):
             fields[name] = [math.nan if u is None else u for u in fields[name]]

@@ -1,4 +1,4 @@
-"""A real browser for tests, and a JupyterLab to open in it: the fixtures browser, open_page and lab.
+"""A real browser for tests, and a JupyterLab to open in it: the fixtures browser, modules, open_page and lab.
 
 The browser is the one named in SPECVIZ_BROWSER, else chromium, google-chrome or playwright's own. Without any, tests
 skip; with CI=true they fail. No test reaches the network: exported pages are opened offline, and from JupyterLab only
@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 import nbformat
 import pytest
+
+from specviz.widgets.modules import FOLDER
 
 ROOT = Path(__file__).parent.parent
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -56,6 +58,30 @@ def browser():
         browser.close()
 
 
+@pytest.fixture
+def modules(browser):
+    """modules(code, argument) -> the value of a JavaScript expression of x and of the widgets' modules by name.
+
+    The files are loaded as they are, each as a module of its own: `theory.speedup(...x)`, say.
+    """
+    files = sorted(FOLDER.glob("*.js"))
+    page = browser.new_page()
+    page.route("http://widgets.test/**", _serve)
+    page.goto("http://widgets.test/")
+    load = "\n".join(f"const {file.stem} = await import('/{file.name}');" for file in files)
+    yield lambda code, argument=None: page.evaluate(f"async (x) => {{ {load}\nreturn {code}; }}", argument)
+    page.close()
+
+
+def _serve(route):
+    """The widgets' folder as a web site, without a server."""
+    name = urlsplit(route.request.url).path.removeprefix("/")
+    if name:
+        route.fulfill(path=FOLDER / name, content_type="text/javascript")
+    else:
+        route.fulfill(body="<!doctype html>", content_type="text/html")
+
+
 def _listen(page, errors):
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -63,20 +89,20 @@ def _listen(page, errors):
 
 @pytest.fixture
 def open_page(browser, tmp_path):
-    """open_page(widget or path, width=…, color_scheme=…, reduced_motion=…) -> a page, opened from disk and offline.
+    """open_page(widget, path or address, width=…, color_scheme=…, reduced_motion=…) -> a page from disk, offline.
 
     Any error in the console, from any of the pages, fails the test at its end.
     """
     contexts, errors = [], []
 
     def open_page(what, width=1000, height=900, **settings):
-        path = tmp_path / f"page-{len(contexts)}.html"
-        path = what.to_html(path) if hasattr(what, "to_html") else Path(what)
+        if hasattr(what, "to_html"):
+            what = what.to_html(tmp_path / f"page-{len(contexts)}.html")
         context = browser.new_context(viewport={"width": width, "height": height}, offline=True, **settings)
         contexts.append(context)
         page = context.new_page()
         _listen(page, errors)
-        page.goto(path.as_uri())
+        page.goto(what if isinstance(what, str) else what.as_uri())
         return page
 
     yield open_page

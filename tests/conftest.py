@@ -6,7 +6,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
-from browser import browser, lab, open_page  # noqa: E402, F401
+from browser import browser, lab, modules, open_page  # noqa: E402, F401
 from hypothesis import settings  # noqa: E402
 
 INSTRUCTION_SETS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")  # read by the libraries

@@ -21,7 +21,7 @@ _IS_5_0 = transformers.__version__.startswith("5.0.")
 def table_sampler(probs, rows, wrong=None, eos=()):
     """generate() in plain numpy: probs [V+1, V] after each last token (V: at the start, which no prompt here uses).
 
-    wrong(position, probs [rows, V]) -> probs changes what is drawn; position counts from 1.
+    wrong(position, probs [rows, V]) -> probs changes the distribution; position counts from 1.
     """
 
     def generate(prompt_ids, max_new_tokens, seed):
@@ -47,7 +47,7 @@ def table(vocab_size, seed=0, scale=1.0, eos=()):
     return model, model.logits.softmax(-1).numpy()
 
 
-# --- what the verdict promises ------------------------------------------------------------------
+# --- rates and power of the verdict -------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_impossible_texts_convict_by_themselves(spoil, what, remedy):
 
 
 def test_text_that_is_only_too_long_leaves_the_tests_alone():
-    """Setting such texts aside would bias the others: which are too long depends on what they say."""
+    """Setting such texts aside would bias the others: which are too long depends on their tokens."""
     target, generate = spoiled(lambda text: [*text, 1] if text[0] == 1 and len(text) == 3 and text[-1] else text)
     report = quiet(generate, target, [1], samples=4000, max_new_tokens=3)
     assert report.convicted and report.tests.acquitted
@@ -211,7 +211,7 @@ def test_a_token_of_probability_zero_convicts():
     assert "impossible)" in str(report)
 
 
-def test_a_border_of_top_p_that_rounding_decides_convicts_nobody():
+def test_a_border_of_top_p_that_rounding_decides_does_not_convict():
     """0.5 + 0.3 against top_p = 0.8: one program keeps the third token, another does not."""
     p = np.array([0.5, 0.3, 0.1, 0.06, 0.04])
     sampling = SamplingParams(top_p=0.8)
@@ -314,7 +314,7 @@ def test_seeds_are_hashed_and_fit_any_library():
 
 
 def _no_repeats(ids, scores):
-    """A logits processor: what has been said is four times less likely."""
+    """A logits processor: tokens of the text so far are four times less likely."""
     said = torch.zeros_like(scores, dtype=torch.bool).scatter(1, ids, True)
     return scores - 1.4 * said
 

@@ -102,10 +102,10 @@ def test_every_recorded_p_and_q_equals_a_fresh_forward(kind, dtype, tolerance):
             for round in trace.rounds:
                 for i in range(len(round.draft_tokens) + 1):
                     prefix = text + round.draft_tokens[:i]
-                    recorded = torch.tensor(round.p[i].mass, dtype=torch.float64)
+                    recorded = torch.tensor(round.p[i].probs, dtype=torch.float64)
                     torch.testing.assert_close(recorded, fresh(target, prefix, sampling), atol=tolerance, rtol=0)
                     if i < len(round.draft_tokens):
-                        recorded = torch.tensor(round.q[i].mass, dtype=torch.float64)
+                        recorded = torch.tensor(round.q[i].probs, dtype=torch.float64)
                         torch.testing.assert_close(recorded, fresh(drafter, prefix, sampling), atol=tolerance, rtol=0)
                 text += round.tokens
                 checked += 1
@@ -404,7 +404,7 @@ def worst_recorded_p(target):
         for round in trace.rounds:
             for i, p in enumerate(round.p):
                 expected = fresh(target, text + round.draft_tokens[:i], SamplingParams())
-                worst = max(worst, (torch.tensor(p.mass, dtype=torch.float64) - expected).abs().max().item())
+                worst = max(worst, (torch.tensor(p.probs, dtype=torch.float64) - expected).abs().max().item())
             text += round.tokens
     return worst
 

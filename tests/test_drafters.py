@@ -62,7 +62,7 @@ def test_layer_skip_leaves_the_targets_memory_as_it_was(family):
         for round in trace.rounds:
             for i, p in enumerate(round.p):
                 fresh = fresh_logits(target, text + round.draft_tokens[:i])[-1].softmax(-1).cpu()
-                assert torch.allclose(torch.tensor(p.mass, dtype=torch.float64), fresh, atol=1e-9)
+                assert torch.allclose(torch.tensor(p.probs, dtype=torch.float64), fresh, atol=1e-9)
             text = text + round.tokens
 
 
@@ -93,7 +93,7 @@ def test_layer_skip_drafts_what_a_model_of_the_first_layers_says():
         for i, q in enumerate(round.q):
             with torch.no_grad():
                 fresh = cut(torch.tensor([text + round.draft_tokens[:i]])).logits[0, -1].softmax(-1)
-            assert torch.allclose(torch.tensor(q.mass, dtype=torch.float64), fresh, atol=1e-9)
+            assert torch.allclose(torch.tensor(q.probs, dtype=torch.float64), fresh, atol=1e-9)
         text = text + round.tokens
     assert len(target.model.model.layers) == target.model.config.num_hidden_layers == 2  # nothing was changed
 

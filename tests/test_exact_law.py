@@ -19,8 +19,8 @@ from specviz.equivalence.exact import estimate_branches
 from specviz.steps import decode_round
 from specviz.verification import residual, verify
 
-# What must carry mass for each γ: test_speculative_law_is_the_targets asks for all three at γ = 1,
-# test_speculative_law_over_three_rounds_and_more at γ = 2, test_live_memories_through_… at γ = 3.
+# The events that must carry mass for each γ: test_speculative_law_is_the_targets asks for all three at γ = 1,
+# test_speculative_law_over_three_rounds_and_more at γ = 2, test_live_caches_through_… at γ = 3.
 EACH, BONUS, AGAIN = "rejection at each position", "bonus", "full round after full acceptance"
 ALL = {EACH, BONUS, AGAIN}
 
@@ -119,7 +119,7 @@ def test_speculative_law_of_eight_tokens_by_merging():
     assert largest_difference(law, plain_law(target, [0], 8)) < 1e-12
 
 
-def test_live_memories_through_a_full_acceptance_and_a_full_round_after_it():
+def test_live_caches_through_a_full_acceptance_and_a_full_round_after_it():
     """γ = 3 and 8 tokens by full replay: after a 1 both models are certain, which keeps the branches few."""
     p = np.array([[0.5, 0.5], [1.0, 0.0], [0.3, 0.7]])
     q = np.array([[0.7, 0.3], [1.0, 0.0], [0.6, 0.4]])
@@ -159,7 +159,7 @@ def test_merging_does_more_than_replay_could():
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_proof_is_that_of_the_independent_products(name):
-    """prove() against the numpy products of tiny.py, which know no decoder, no memory and no SamplingParams."""
+    """prove() against the numpy products of tiny.py, which know no decoder, no cache and no SamplingParams."""
     (target, drafter), sampling, eos, _ = SETTINGS[name]
     settings = dict(max_new_tokens=3, sampling=SamplingParams(**sampling), eos=eos)
     expected = plain_law(target, [0, 2], 3, eos, **sampling)
@@ -197,7 +197,7 @@ def test_a_comparison_says_what_is_off():
 
 
 def test_a_rule_whose_coin_exceeds_one_is_not_called_exact():
-    """p/q without min(1, ·): the coin cannot show it, and what is left to resample must not be negative either."""
+    """p/q without min(1, ·): the coin cannot show it, but resampling from a negative residual is refused."""
     target, drafter = random_pair(3)
     settings = dict(gamma=2, max_new_tokens=3)
     for left in (lambda p, q: p, residual):
@@ -255,7 +255,7 @@ def test_means_over_all_branches():
 
 @pytest.mark.parametrize(("gamma", "tokens", "merge"), [(1, 4, False), (2, 4, False), (3, 4, False), (2, 5, True)])
 def test_the_size_of_a_search_is_estimated_well_enough_to_refuse(gamma, tokens, merge):
-    """Within a factor of three of what is visited."""
+    """Within a factor of three of the branches visited."""
     target, drafter = random_pair(3)
     settings = dict(gamma=gamma, max_new_tokens=tokens)
     guess = estimate_branches(target, drafter, [0], merge=merge, **settings)

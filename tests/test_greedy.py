@@ -13,7 +13,7 @@ GREEDY = dict(sampling=SamplingParams(temperature=0), seed=0, max_new_tokens=12)
 
 
 def tied(first, second, gap, dtype=torch.float32):
-    """A Llama whose head has the same row for two ids, but that the second's logits are smaller by that share."""
+    """A Llama whose output layer has the same row for two ids, the second's smaller by that share."""
     model = hub_model("llama", 1, vocab_size=12, dtype=dtype)
     head = model.get_output_embeddings().weight.data
     head.mul_(8)

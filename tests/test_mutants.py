@@ -160,7 +160,7 @@ def test_shared_noise_leaves_no_freedom_once_the_draft_is_drawn():
 
 
 def test_shared_noise_after_a_rejection_knows_that_the_coin_was_high():
-    """q = (.6, .2, .2), p = (.24, .4, .36): u < .4 accepts 0, and .4 <= u < .6 resamples with what is left of u."""
+    """q = (.6, .2, .2), p = (.24, .4, .36): u < .4 accepts 0, and .4 <= u < .6 resamples with the same u."""
     p, q = (torch.tensor([law]).double() for law in ([0.24, 0.4, 0.36], [0.6, 0.2, 0.2]))
     law = np.zeros(3)
     for branch in Exhaustive():
@@ -191,7 +191,7 @@ def draft_errors(decode_round):
         for round in trace.rounds:
             for i, q in enumerate(round.q):
                 fresh = fresh_logits(case.drafter, text + round.draft_tokens[:i])[-1].softmax(-1)
-                worst = max(worst, (torch.tensor(q.mass, dtype=torch.float64) - fresh).abs().max().item())
+                worst = max(worst, (torch.tensor(q.probs, dtype=torch.float64) - fresh).abs().max().item())
             text = text + round.tokens
     return worst
 

@@ -15,13 +15,10 @@ from specviz.equivalence.goodness_of_fit import chi_square, pool
 from specviz.randomness import splitmix64
 from specviz.verification import accept_probability, residual, verify
 from specviz.widgets import OverlapExplorer
-from specviz.widgets.base import joined
 from specviz.widgets.overlap import RULES
 
 pytestmark = pytest.mark.browser
 
-FUNCTIONS = ["acceptProbability", "residual", "lawOf", "withBar", "chiSquareTail", "pool", "chiSquare", "uniforms"]
-FUNCTIONS += ["splitmix64", "Word", "sampler"]
 FAR = OverlapExplorer.presets["far"]
 MANY = np.random.default_rng(1).dirichlet(np.full(24, 0.6), 2).tolist()
 
@@ -38,12 +35,12 @@ HALVES = {
 }
 
 
-def tensors(*laws):
-    return [torch.tensor(law, dtype=torch.float64) for law in laws]
+def tensors(*lists):
+    return [torch.tensor(values, dtype=torch.float64) for values in lists]
 
 
-def law_of(rule, p, q):
-    """(accepted [K], corrected [K]) exactly: each draft, times what becomes of it."""
+def outcome_of(rule, p, q):
+    """(accepted [K], corrected [K]) exactly: each draft times its outcome."""
     p, q = tensors(p, q)
     accepted, corrected = torch.zeros_like(p), torch.zeros_like(p)
     for x in range(len(p)):
@@ -52,13 +49,13 @@ def law_of(rule, p, q):
         of = torch.nn.functional.one_hot(torch.tensor(x), len(p)).double() if rule == "sample_and_match" else q
         a = HALVES.get(rule, {}).get("accept", accept_probability)(p, of)[x]
         accepted[x] = q[x] * a
-        corrected += q[x] * (1 - a) * HALVES.get(rule, {}).get("left", residual)(p, of)
+        corrected += q[x] * (1 - a) * HALVES.get(rule, {}).get("resample_from", residual)(p, of)
     return accepted.numpy(), corrected.numpy()
 
 
 def sample(rule, p, q, n, seed):
     """(counts [K], accepted [K]) of n rows of one round each, by the shipped verify() and Seeded."""
-    p, q = (law.expand(n, -1) for law in tensors(p, q))
+    p, q = (probs.expand(n, -1) for probs in tensors(p, q))
     randomness = Seeded(seed)
     randomness.begin_round(0)
     drafts, _ = randomness.draw(q, "draft", 0)
@@ -80,28 +77,17 @@ def overlap(p, q):
 # --- the arithmetic -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def js(browser):
-    """js(code, argument) -> the value of a JavaScript expression of x, over the widget's functions."""
-    page = browser.new_page()
-    source, _, _ = joined("overlap", "js").partition("\nexport default ")
-    page.add_script_tag(content=f"{{{source}\nObject.assign(window, {{ {', '.join(FUNCTIONS)} }});}}")
-    yield lambda code, argument: page.evaluate(f"(x) => {code}", argument)
-    page.close()
-
-
-def test_the_tail_of_chi_square_is_scipys(js):
+def test_the_tail_of_chi_square_is_scipys(modules):
     dof = np.arange(1, 41)
     tails = np.concatenate([1 - np.logspace(-6, -0.1, 20), np.logspace(-0.1, -12, 60), [1e-30, 1e-100, 1e-250]])
     x = stats.chi2.isf(tails[None], dof[:, None])
-    found = np.array(
-        js("x.map(([dof, at]) => at.map((t) => chiSquareTail(t, dof)))", [[int(d), r.tolist()] for d, r in zip(dof, x)])
-    )
+    rows = [[int(d), row.tolist()] for d, row in zip(dof, x)]
+    found = modules("x.map(([dof, at]) => at.map((t) => chi_square.chiSquareTail(t, dof)))", rows)
     np.testing.assert_allclose(found, stats.chi2.sf(x, dof[:, None]), rtol=1e-9)
-    assert js("[chiSquareTail(0, 3), chiSquareTail(1e9, 3)]", None) == [1, 0]
+    assert modules("[chi_square.chiSquareTail(0, 3), chi_square.chiSquareTail(1e9, 3)]", None) == [1, 0]
 
 
-def test_the_test_is_goodness_of_fits(js):
+def test_the_test_is_goodness_of_fits(modules):
     rng = np.random.default_rng(0)
     rows = []
     for n in (1, 3, 20, 100, 1000, 100_000):
@@ -111,7 +97,8 @@ def test_the_test_is_goodness_of_fits(js):
             p = (p + (p.sum() == 0)) / (p + (p.sum() == 0)).sum()
             rows.append((rng.multinomial(n, p).tolist(), p.tolist()))
             rows.append((rng.multinomial(n, np.full(size, 1 / size)).tolist(), p.tolist()))
-    found = js("x.map(([counts, p]) => ({ ...chiSquare(counts, p), cells: pool(counts, p.map((m) => m * 50)) }))", rows)
+    cells = "chi_square.pool(counts, p.map((prob) => prob * 50))"
+    found = modules(f"x.map(([counts, p]) => ({{ ...chi_square.chiSquare(counts, p), cells: {cells} }}))", rows)
     for (counts, p), fit in zip(rows, found):
         expected = chi_square(counts, p)
         assert (fit["dof"], fit["impossible"]) == (expected.dof, expected.impossible)
@@ -123,18 +110,18 @@ def test_the_test_is_goodness_of_fits(js):
         assert [cell["expected"] for cell in fit["cells"]] == pytest.approx(promised.tolist())
 
 
-def test_the_generator_is_pythons(js):
+def test_the_generator_is_pythons(modules):
     seeds, numbers = [0, 1, 0x9E3779B97F4A7C15, 2**64 - 1, 2**63 + 12345], [0, 1, 2, 9999, 2**32 - 1, 2**40 + 3]
     rows = [[s >> 32, s & 0xFFFFFFFF, n] for s in seeds for n in numbers]
-    found = js("x.map(([h, l, n]) => splitmix64(new Word().set(h, l), n)).map(({ high, low }) => [high, low])", rows)
+    words = "seeded.splitmix64(new seeded.Word().set(h, l), n)"
+    found = modules(f"x.map(([h, l, n]) => {words}).map(({{ high, low }}) => [high, low])", rows)
     for (high, low, n), (h, w) in zip(rows, found):
         assert (h << 32) + w == int(splitmix64((high << 32) + low, n))
 
     for seed in (0, 1, 77, 2**32, 2**53 - 1):
-        u = js("Array.from({ length: 1000 }, (_, n) => uniforms(x, n)).map((u) => [u.draft, u.coin, u.next])", seed)
-        streams = [
-            Seeded(seed)._uniforms(stream, 1, 1000)[:, 0].tolist() for stream in ("draft", "coin", "next")
-        ]
+        of_rows = "Array.from({ length: 1000 }, (_, n) => seeded.uniforms(x, n))"
+        u = modules(f"{of_rows}.map((u) => [u.draft, u.coin, u.next])", seed)
+        streams = [Seeded(seed)._uniforms(stream, 1, 1000)[:, 0].tolist() for stream in ("draft", "coin", "next")]
         assert np.array(u).T.tolist() == streams
 
 
@@ -142,29 +129,29 @@ PAIRS = [*((s.p, s.q) for s in OverlapExplorer.presets.values()), MANY, ([0.0, 0
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_law_of_each_rule_is_pythons(js, rule):
-    found = js("x[1].map(([p, q]) => lawOf(x[0], p, q))", [rule, PAIRS])
-    for (p, q), law in zip(PAIRS, found):
-        accepted, corrected = law_of(rule, p, q)
-        np.testing.assert_allclose(law["accepted"], accepted, atol=1e-14)
-        np.testing.assert_allclose(law["corrected"], corrected, atol=1e-14)
+def test_the_outcome_of_each_rule_is_pythons(modules, rule):
+    found = modules("x[1].map(([p, q]) => rules.outcomeOf(x[0], p, q))", [rule, PAIRS])
+    for (p, q), outcome in zip(PAIRS, found):
+        accepted, corrected = outcome_of(rule, p, q)
+        np.testing.assert_allclose(outcome["accepted"], accepted, atol=1e-14)
+        np.testing.assert_allclose(outcome["corrected"], corrected, atol=1e-14)
         emitted = accepted + corrected
-        assert law["wrong"] == pytest.approx(np.abs(emitted - p).sum() / 2, abs=1e-14)
+        assert outcome["wrong"] == pytest.approx(np.abs(emitted - p).sum() / 2, abs=1e-14)
         if corrected.sum() > 1e-12:
-            np.testing.assert_allclose(law["replaced"], corrected / corrected.sum(), atol=1e-13)
+            np.testing.assert_allclose(outcome["replaced"], corrected / corrected.sum(), atol=1e-13)
         if rule in ("right", "sample_and_match"):
-            np.testing.assert_allclose(law["emitted"], p, atol=1e-14)
+            np.testing.assert_allclose(outcome["emitted"], p, atol=1e-14)
         if rule == "right":
-            assert law["rate"] == pytest.approx(overlap(p, q), abs=1e-14)
+            assert outcome["rate"] == pytest.approx(overlap(p, q), abs=1e-14)
             expected = residual(*tensors(p, q)).numpy()
-            if law["replaced"] is not None:
-                np.testing.assert_allclose(law["replaced"], expected, atol=1e-13)
+            if outcome["replaced"] is not None:
+                np.testing.assert_allclose(outcome["replaced"], expected, atol=1e-13)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_samples_of_each_rule_are_pythons(js, rule):
+def test_the_samples_of_each_rule_are_pythons(modules, rule):
     code = """(() => {
-        const next = sampler(x.rule, x.p, x.q, x.seed);
+        const next = rules.sampler(x.rule, x.p, x.q, x.seed);
         const [counts, accepted] = [x.p.map(() => 0), x.p.map(() => 0)];
         for (let n = 0; n < 5000; n++) {
             const one = next(n);
@@ -174,16 +161,16 @@ def test_the_samples_of_each_rule_are_pythons(js, rule):
         return [counts, accepted];
     })()"""
     for p, q in PAIRS:
-        found = js(code, {"rule": rule, "p": p, "q": q, "seed": 5})
+        found = modules(code, {"rule": rule, "p": p, "q": q, "seed": 5})
         assert found == sample(rule, p, q, 5000, 5)
 
 
-def test_a_bar_that_moves_takes_the_others_along_in_proportion(js):
+def test_a_bar_that_moves_takes_the_others_along_in_proportion(modules):
     p = [0.5, 0.3, 0.2]
-    assert js("withBar(x, 0, 0.75)", p) == pytest.approx([0.75, 0.15, 0.1])
-    assert js("withBar(x, 2, 1)", p) == [0, 0, 1]
-    assert js("withBar([0, 0, 1], 2, 0.4)", p) == pytest.approx([0.3, 0.3, 0.4])  # no proportions: evenly
-    assert js("withBar([0, 0, 1], 0, 0.4)", p) == pytest.approx([0.4, 0, 0.6])
+    assert modules("rules.withBar(x, 0, 0.75)", p) == pytest.approx([0.75, 0.15, 0.1])
+    assert modules("rules.withBar(x, 2, 1)", p) == [0, 0, 1]
+    assert modules("rules.withBar([0, 0, 1], 2, 0.4)", p) == pytest.approx([0.3, 0.3, 0.4])  # no proportions: evenly
+    assert modules("rules.withBar([0, 0, 1], 0, 0.4)", p) == pytest.approx([0.4, 0, 0.6])
 
 
 # --- the bars -----------------------------------------------------------------------------------
@@ -204,7 +191,7 @@ def number(page, name):
 
 
 def probability(x):
-    """As common.js writes one, for x up to 0.99 and for 1."""
+    """As format.js writes one, for x up to 0.99 and for 1."""
     return "1" if x == 1 else f"{x:.2f}" if x >= 0.1 else f"{float(f'{x:.2g}'):g}"
 
 
@@ -216,15 +203,15 @@ def check_shown(page, rule="right"):
     """Numbers, residual and stacks against Python, for the bars as they stand."""
     p, q = bars(page)
     assert sum(p) == pytest.approx(1, abs=1e-12) and sum(q) == pytest.approx(1, abs=1e-12)
-    accepted, corrected = law_of(rule, p, q)
+    accepted, corrected = outcome_of(rule, p, q)
     beta = overlap(p, q)
     assert number(page, "beta") == probability(beta)
     assert number(page, "too_often") == number(page, "missing") == probability(1 - beta)
     assert number(page, "rate") == probability(accepted.sum())
 
-    per_mass = heights(page, "paths", "fill-accepted").sum() / accepted.sum()  # pixels
-    np.testing.assert_allclose(heights(page, "paths", "fill-accepted") / per_mass, accepted, atol=1e-5)
-    np.testing.assert_allclose(heights(page, "paths", "fill-re") / per_mass, corrected, atol=1e-5)
+    per_unit = heights(page, "paths", "fill-accepted").sum() / accepted.sum()  # pixels
+    np.testing.assert_allclose(heights(page, "paths", "fill-accepted") / per_unit, accepted, atol=1e-5)
+    np.testing.assert_allclose(heights(page, "paths", "fill-re") / per_unit, corrected, atol=1e-5)
     shown = heights(page, "replaced", "fill-re")
     np.testing.assert_allclose(shown / shown.sum(), corrected / corrected.sum(), atol=1e-5)
     if rule == "right":
@@ -352,7 +339,7 @@ def test_a_number_may_be_typed(open_page):
     assert field.input_value() == "0.333"
     row = page.locator("tbody tr").nth(0).locator("td").all_inner_texts()
     p, q = bars(page)
-    accepted, corrected = law_of("right", p, q)
+    accepted, corrected = outcome_of("right", p, q)
     least = min(p[0], q[0])
     values = [
         accept_probability(*tensors(p, q))[0],
@@ -459,7 +446,7 @@ def sampled_none(page):
     return set(page.locator("tbody tr td:last-child").all_inner_texts()) == {"–"}
 
 
-def test_another_law_starts_anew(open_page):
+def test_samples_of_other_bars_or_rules_are_forgotten(open_page):
     page = open_page(OverlapExplorer(*FAR))
     for change in (
         lambda: bar(page, "q0").press("ArrowUp"),

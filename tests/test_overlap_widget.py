@@ -11,8 +11,9 @@ import traitlets
 from specviz import SamplingParams, TableModel, speculate
 from specviz.equivalence import mutants
 from specviz.widgets import OverlapExplorer
-from specviz.widgets.base import joined, texts
-from specviz.widgets.overlap import MAX_BARS, REAL_PROMPT, RULES, situation
+from specviz.widgets.base import texts
+from specviz.widgets.modules import joined
+from specviz.widgets.overlap import MAX_BARS, REAL_PROMPT, RULES
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]
 
@@ -42,7 +43,7 @@ def test_what_is_a_preset_is_not_offered_twice():
 @pytest.mark.parametrize("convert", [np.array, torch.tensor, tuple])
 def test_any_kind_of_array_will_do(convert):
     explorer = OverlapExplorer(convert(P), convert(Q), labels=["x", "␣y", "</script>"])
-    assert np.allclose(explorer.p, P, atol=1e-6) and all(type(mass) is float for mass in explorer.p)
+    assert np.allclose(explorer.p, P, atol=1e-6) and all(type(prob) is float for prob in explorer.p)
     assert abs(math.fsum(explorer.p) - 1) < 1e-12  # float32 is scaled to sum to 1 to the last digit
 
 
@@ -54,18 +55,14 @@ def test_any_kind_of_array_will_do(convert):
         (dict(q=[math.nan, 0.5, 0.5]), r"^q\[0\] = nan: must be a probability"),
         (dict(p=[math.inf, 0.5, 0.5]), r"^p\[0\] = inf"),
         (dict(p=[0.5, 0.5]), r"^p has 2 entries and q 3: give both over the same tokens"),
-        (dict(p=[1.0]), r"^p has shape \[1\]"),
+        (dict(p=[1.0]), r"^p has shape \[1\]: must be one list of 2 to 24 probabilities"),
         (dict(p=[P, P]), r"^p has shape \[2, 3\]"),
         (dict(p="abc"), r"^p='abc': must be a list of probabilities"),
         (dict(p=None), r"^p=None|^p has shape"),
-        (dict(q=[1 / 25] * 25), r"^q has 25 entries: at most 24 bars .* Keep the likeliest"),
-        (dict(labels=["a", "b"]), r"^labels has 2 entries and p 3"),
-        (dict(labels="abc"), r"^labels='abc': must be a list of strings"),
+        (dict(q=[1 / 25] * 25), r"^q has shape \[25\]: .* keep the likeliest"),
+        (dict(labels=["a", "b"]), r"^labels=\['a', 'b'\]: must be 3 strings"),
+        (dict(labels="abc"), r"^labels='abc': must be 3 strings"),
         (dict(labels=[1, 2, 3]), r"^labels=\[1, 2, 3\]"),
-        (dict(rule="wrong"), r"^rule='wrong': must be one of right, sample_and_match"),
-        (dict(seed=-1), r"^seed=-1"),
-        (dict(seed=2**53), r"^seed=9007199254740992: must be an integer >= 0 and < 2\*\*53"),
-        (dict(seed=0.5), r"^seed=0\.5"),
     ],
 )
 def test_bad_arguments_are_named(arguments, says):
@@ -79,7 +76,7 @@ def test_as_many_bars_as_can_be_told_apart():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("p", [0.5, 0.6]), ("q", [math.nan, 1.0]), ("p", []), ("rule", "x"), ("seed", -1), ("seed", 2**53)],
+    [("p", [0.5, 0.6]), ("q", [math.nan, 1.0]), ("p", []), ("rule", "x"), ("seed", -1), ("seed", 2**53), ("seed", 0.5)],
 )
 def test_traits_refuse_what_the_constructor_refuses(name, value):
     explorer = OverlapExplorer(P, Q)
@@ -87,6 +84,9 @@ def test_traits_refuse_what_the_constructor_refuses(name, value):
     with pytest.raises(traitlets.TraitError, match=name):
         setattr(explorer, name, value)
     assert getattr(explorer, name) == before
+    if name in ("rule", "seed"):
+        with pytest.raises(traitlets.TraitError, match=name):
+            OverlapExplorer(P, Q, **{name: value})
 
 
 def test_show_brings_another_pair_of_another_length():
@@ -100,7 +100,7 @@ def test_show_brings_another_pair_of_another_length():
 
 
 @pytest.mark.parametrize(("name", "value"), [("p", Q), ("q", P), ("rule", "swap_p_and_q"), ("seed", 1)])
-def test_samples_are_forgotten_with_the_law_that_they_came_from(name, value):
+def test_samples_are_forgotten_when_their_source_changes(name, value):
     explorer = OverlapExplorer(P, Q)
     explorer.counts, explorer.accepted = [5, 3, 2], [1, 1, 1]
     setattr(explorer, name, value)
@@ -111,7 +111,7 @@ def test_samples_are_forgotten_with_the_law_that_they_came_from(name, value):
 
 
 def test_what_comes_from_the_browser_is_not_altered():
-    """Else it would be sent back, and the browser would take it for another law."""
+    """Else it would be sent back, and the browser would take it for other bars."""
     explorer = OverlapExplorer(P, Q)
     nearly = [0.1, 0.2, 0.7 - 1e-14]
     explorer.set_state({"p": nearly})
@@ -119,14 +119,14 @@ def test_what_comes_from_the_browser_is_not_altered():
 
 
 def test_rules_are_those_of_the_mutants():
-    source = joined("overlap", "js")
+    source = joined("rules.js")
     for rule in RULES:
         assert f"\n  {rule}: {{" in source
         assert rule == "right" or hasattr(mutants, rule)
 
 
 def test_every_text_is_there_and_used():
-    known, source = texts("overlap"), joined("overlap", "js")
+    known, source = texts("overlap"), joined("overlap.js")
     for rule in RULES:
         assert known[f"rule_{rule}"] and known[f"says_{rule}"] and known[f"replaced_{rule}"]
     for name in ["given", *OverlapExplorer.presets]:
@@ -180,10 +180,10 @@ def test_the_real_position_is_the_bundled_pairs():
     cool = SamplingParams(temperature=0.8)
     # The draft of this seed is one of the preset's tokens.
     trace = speculate(target, drafter, REAL_PROMPT, gamma=1, max_new_tokens=2, seed=6, sampling=cool)
-    found, kept = situation(trace.rounds[0], 0, trace.pieces), OverlapExplorer.presets["real"]
+    found, kept = OverlapExplorer.from_round(trace.rounds[0], 0, trace.pieces), OverlapExplorer.presets["real"]
     assert found.labels == kept.labels
     assert np.allclose(found.p, kept.p, atol=2e-3) and np.allclose(found.q, kept.q, atol=2e-3)
-    assert found.overlap == pytest.approx(kept.overlap, abs=2e-3)
+    assert found.data["presets"][0]["overlap"] == pytest.approx(kept.overlap, abs=2e-3)
 
 
 # --- the exported page --------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def imports(file):
 def test_arrows_point_one_way():
     """verification knows arrays alone; nothing below knows the decoder; the decoder knows no figure and no exercise."""
     for file, known in (("arrays.py", {"numpy", "torch"}), ("verification.py", {"numpy", "torch", "specviz.arrays"})):
-        assert set(imports(PACKAGE / file)) - {"__future__", "dataclasses", "functools"} == known
+        assert set(imports(PACKAGE / file)) - {"__future__", "dataclasses", "functools", "operator"} == known
     for folder in ("models", "drafters"):
         for file in (PACKAGE / folder).glob("*.py"):
             decoder = ("specviz.decoding", "specviz.steps", "specviz.streaming", "specviz.recording")

@@ -9,7 +9,6 @@ from test_player import awkward, table
 
 from specviz import Scripted, TableModel, autoregress, speculate
 from specviz.widgets import OverlapExplorer, RoundPlayer, SpeedupExplorer
-from specviz.widgets.base import joined
 from specviz.widgets.export import write
 from specviz.widgets.player import player_data
 
@@ -123,7 +122,7 @@ def test_the_side_shows_the_rounds_numbers(open_page, trace):
             expect(side.locator("h3")).to_contain_text(f"Position {i + 1}: {label(data, token)}")
             expect(side).to_contain_text(f"{round.overlap[i]:.3f}, Z".removeprefix("0"))
             cells = side.locator("tr", has_text="▸").locator("td.sv-number").all_inner_texts()
-            exact = [masses[i][token] for masses in (round.p, round.q, round.residual)]
+            exact = [top[i][token] for top in (round.p, round.q, round.residual)]
             assert [float(cell) for cell in cells] == pytest.approx(exact, abs=6e-4)
             if i < round.tested:
                 word = "accepted" if i < round.accepted else "rejected"
@@ -204,19 +203,15 @@ def test_a_chosen_coin_gives_pythons_round(open_page):
     assert {"resampled", "bonus"} <= seen
 
 
-# planOf() of player.js, for a list of what-ifs: what the widget shows, without drawing it.
-PLANS = """([source, data, whatIfs]) => {
-    const planOf = new Function(`${source}; return planOf;`)();
-    return whatIfs.map((whatIf) => planOf(data, whatIf));
-}"""
+# The rounds and the text that the widget shows, without its drawing, for a list of what-ifs.
+PLANS = "x[1].map((whatIf) => replay.planOf(x[0], whatIf))"
 # Of the awkward pieces in test_player: some that a later token completes, of halves of characters, inside of tokens.
 STOPS = ["a bee", "é", "e😀", "\nγ", "script>a", "\ufffd", "a", "γγ"]
 
 
-def test_replayed_coins_end_where_pythons_do(browser):
+def test_replayed_coins_end_where_pythons_do(modules):
     """Every round of a text with every coin changed, the coin as it was among them: rounds, and text, are Python's."""
-    source = joined("player", "js").replace("export default", "void")
-    page, outcomes, reasons = browser.new_page(), set(), set()
+    outcomes, reasons = set(), set()
     for seed in range(8):
         pair, stop = (table(seed + 1), table(seed + 50)), ([], STOPS[:3], STOPS[3:6], STOPS[6:])[seed % 4]
         settings = dict(gamma=3, max_new_tokens=24, eos=[9] if seed % 3 else [], stop=stop)
@@ -229,7 +224,7 @@ def test_replayed_coins_end_where_pythons_do(browser):
             for u in {0.0, round.coins[i], round_down(a), 0.999}
         ]
         what_ifs = [{"round": number, "coins": {str(i): u}} for number, i, u in cases]
-        for (number, i, u), plan in zip(cases, page.evaluate(PLANS, [source, data, what_ifs]), strict=True):
+        for (number, i, u), plan in zip(cases, modules(PLANS, [data, what_ifs]), strict=True):
             other = with_coin(trace, pair, number, i, u)
             mine, theirs = plan["rounds"][number], other.rounds[number]
             assert len(plan["rounds"]) == number + 1 == len(other.rounds)
@@ -240,9 +235,8 @@ def test_replayed_coins_end_where_pythons_do(browser):
             assert [len(parts) for parts in plan["parts"]] == [len(round.tokens) for round in other.rounds]
             outcomes.add(theirs.outcome)
             reasons.add(other.finish_reason)
-        [plan] = page.evaluate(PLANS, [source, data, [{}]])
+        [plan] = modules(PLANS, [data, [{}]])
         assert sum(plan["parts"], []) == trace.parts
-    page.close()
     assert outcomes >= {"resampled", "bonus", "ended"} and reasons >= {"stop", "eos", "interrupted"}
 
 
@@ -349,8 +343,8 @@ def test_a_bad_trace_is_answered_by_a_message(open_page, settings):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (dict(max_new_tokens=6), "The length that was asked for is reached."),
-        (dict(max_new_tokens=60, on_round=lambda round: True), "Here decoding was interrupted."),
+        (dict(max_new_tokens=6), "The requested length is reached."),
+        (dict(max_new_tokens=60, on_round=lambda round: True), "Decoding was interrupted here."),
         (dict(max_new_tokens=60, eos=[1, 2]), "That was the end token: the text is complete."),
         (dict(max_new_tokens=60, stop=["b", "c"]), "A stop string ended the text"),
         (dict(max_new_tokens=90), "The model's context is full."),
@@ -401,7 +395,7 @@ def test_nothing_jumps_and_nothing_sticks_out(open_page, trace, baseline, width)
 def test_reduced_motion_is_respected(open_page, trace):
     for wish, moves in (("reduce", False), ("no-preference", True)):
         page = open_page(RoundPlayer(trace), reduced_motion=wish)
-        # Counted where they begin: on a busy machine they may have ended before anybody looks.
+        # Counted where they begin: on a busy machine they may have ended before the test looks.
         page.evaluate(
             """() => {
                 const { animate } = Element.prototype;

@@ -36,7 +36,7 @@ def test_the_law_is_exact(processors, settings):
 
 
 def test_the_expected_law_is_that_of_a_processor_written_by_hand():
-    """A penalty on what the text already holds: positive scores are divided, negative ones multiplied."""
+    """A penalty on tokens that the text already holds: positive scores are divided, negative ones multiplied."""
     sampling = SamplingParams(processors=[REPETITION])
     law = target_law(TARGET, [0, 3], max_new_tokens=2, sampling=sampling)
     for (first, second), probability in law.items():

@@ -165,7 +165,7 @@ def test_half_precision_gives_probabilities_in_float32():
     target, drafter = t5_pair("v1.1", 12, dtype=torch.bfloat16)
     trace = speculate(target, drafter, SOURCES[0], gamma=3, max_new_tokens=20, seed=0, record="full")
     assert len(trace.tokens) == 20
-    assert all(abs(sum(masses.mass) - 1) < 1e-6 for round in trace.rounds for masses in round.p)
+    assert all(abs(sum(p.probs) - 1) < 1e-6 for round in trace.rounds for p in round.p)
 
 
 def test_text_in_and_text_out():

@@ -9,33 +9,22 @@ from playwright.sync_api import expect
 
 from specviz.speedup import Profile, theory
 from specviz.widgets import SpeedupExplorer
-from specviz.widgets.base import joined
 
 pytestmark = pytest.mark.browser
-
-FORMULAS = ["expectedTokens", "wastedDrafts", "verifyCost", "roundCost", "speedup", "operations", "oracleSpeedup"]
-FORMULAS += ["leastAlpha", "bestGamma"]
-
 
 # --- the formulas -------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def compute(browser):
-    """compute(name, rows of arguments) -> results of that JavaScript function."""
-    page = browser.new_page()
-    source, _, _ = joined("speedup", "js").partition("\nexport default ")
-    page.add_script_tag(content=f"{{{source}\nwindow.formulas = {{ {', '.join(FORMULAS)} }};}}")
+def compute(modules):
+    """compute(name, rows of arguments) -> results of that function of theory.js."""
 
     def compute(name, rows):
         rows = [[float(x) for x in row] for row in rows]
-        code = (
-            "([name, rows]) => rows.map((row) => window.formulas[name](...row)).map((x) => x === Infinity ? 'inf' : x)"
-        )
-        return np.array([float(x) for x in page.evaluate(code, [name, rows])])
+        code = "x[1].map((row) => theory[x[0]](...row)).map((y) => y === Infinity ? 'inf' : y)"
+        return np.array([float(x) for x in modules(code, [name, rows])])
 
-    yield compute
-    page.close()
+    return compute
 
 
 def grid(*axes):

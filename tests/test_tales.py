@@ -110,9 +110,9 @@ def test_recorded_p_and_q_equal_fresh_forwards(pair, prompts):
             with torch.no_grad():
                 p, q = (model.model(ids).logits[0, len(text) - 1 :].softmax(-1) for model in pair)
             for i, kept in enumerate(round.p):
-                torch.testing.assert_close(torch.tensor(kept.mass), p[i, kept.ids], atol=1e-4, rtol=0)
+                torch.testing.assert_close(torch.tensor(kept.probs), p[i, kept.ids], atol=1e-4, rtol=0)
             for i, kept in enumerate(round.q):
-                torch.testing.assert_close(torch.tensor(kept.mass), q[i, kept.ids], atol=1e-4, rtol=0)
+                torch.testing.assert_close(torch.tensor(kept.probs), q[i, kept.ids], atol=1e-4, rtol=0)
             text += round.tokens
 
 

@@ -86,13 +86,13 @@ def test_alpha_and_alpha_overlap_estimate_the_same_rate():
     assert abs(accepted / tested - sum(overlaps) / len(overlaps)) < 0.03
 
 
-def test_masses_keep_the_top_and_all_ids_that_matter():
+def test_probabilities_keep_the_top_and_all_ids_that_matter():
     target, drafter = TableModel.random(30, 1, seed=1), TableModel.random(30, 1, seed=2)
     for round in speculate(target, drafter, [1], gamma=3, max_new_tokens=40, seed=0).rounds:
         assert len(round.p) == len(round.draft_tokens) + 1
-        for masses in [*round.p, *round.q, *round.residual]:
-            assert sum(masses.mass) + masses.rest == pytest.approx(1, abs=1e-12)
-            assert {*round.draft_tokens, *round.tokens} <= set(masses.ids) and len(masses.ids) >= 8
+        for top in [*round.p, *round.q, *round.residual]:
+            assert sum(top.probs) + top.rest == pytest.approx(1, abs=1e-12)
+            assert {*round.draft_tokens, *round.tokens} <= set(top.ids) and len(top.ids) >= 8
         for i, (p, q) in enumerate(zip(round.p, round.q, strict=False)):
             token = round.draft_tokens[i]
             assert p.ids == q.ids

@@ -264,8 +264,8 @@ def worst_recorded(target, drafter, prompts, **settings):
             ids = text + round.draft_tokens
             for model, recorded in ((target, round.p), (drafter, round.q)):
                 fresh = fresh_logits(model, ids, source)[len(text) - 1 :].cpu().double().softmax(-1)
-                for masses, expected in zip(recorded, fresh):
-                    worst = max(worst, (torch.tensor(masses.mass, dtype=torch.float64) - expected).abs().max().item())
+                for top, expected in zip(recorded, fresh):
+                    worst = max(worst, (torch.tensor(top.probs, dtype=torch.float64) - expected).abs().max().item())
             text += round.tokens
     return worst
 

@@ -1,15 +1,14 @@
-"""What all widgets share: their files, their traits, a message in place of bad data, export to a page."""
+"""The base class of all widgets: their files, their traits, a message in place of bad data, export to a page."""
 
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 
 import anywidget
 import traitlets
 
-FOLDER = Path(__file__).parent
+from specviz.widgets.modules import FOLDER, joined
 
 
 class Widget(anywidget.AnyWidget):
@@ -18,11 +17,11 @@ class Widget(anywidget.AnyWidget):
         class Player(Widget):
             part = "player"
 
-    takes player.js and player.css from this folder, each behind the common file of its kind, and the texts "common"
-    and "player" of texts.json. No build step: the joined text is the module that the browser runs.
+    has the module player.js with all that it imports, common.css and player.css, and the texts "common" and "player"
+    of texts.json.
 
-    data    all that the browser needs, as JSON (so ids are strings where they are keys)
-    error   what is wrong with the data; shown in the widget's place when it is not empty
+    data    everything to draw, as JSON (so ids are strings where they are keys)
+    error   the fault of the data; shown in the widget's place when it is not empty
     texts   every word of the interface
     kernel  whether Python answers; False in an exported page
 
@@ -34,18 +33,18 @@ class Widget(anywidget.AnyWidget):
     texts = traitlets.Dict().tag(sync=True)
     kernel = traitlets.Bool(True).tag(sync=True)
 
-    part = "common"
-
     def __init_subclass__(cls, **kwargs):
         if "part" in vars(cls):  # not a class keyword, which the metaclass of traitlets 5.7 would refuse
-            cls._esm, cls._css = joined(cls.part, "js"), joined(cls.part, "css")
+            module = f"{cls.part}.js"
+            cls._esm = f'{joined(module)}\n\nexport default {{ render: modules["{module}"].render }};\n'
+            cls._css = styles(cls.part)
         super().__init_subclass__(**kwargs)
 
     def __init__(self, **traits):
         super().__init__(texts=texts(self.part), **traits)
 
     def fill(self, make, *arguments):
-        """Set data to make(*arguments), or error to what the ValueError says that it raised instead."""
+        """Set data to make(*arguments), or error to the message of the ValueError that it raises."""
         try:
             data, error = make(*arguments), ""
         except ValueError as problem:
@@ -54,7 +53,7 @@ class Widget(anywidget.AnyWidget):
             self.data, self.error = data, error
 
     def state(self) -> dict:
-        """{name: value} of the traits that are the widget's own: what an exported page starts from."""
+        """{name: value} of the widget's own traits: the initial state of an exported page."""
         inherited = set(anywidget.AnyWidget.class_trait_names())
         names = [name for name in self.trait_names(sync=True) if name not in inherited and not name.startswith("_")]
         return {name: getattr(self, name) for name in sorted(names)}
@@ -62,7 +61,8 @@ class Widget(anywidget.AnyWidget):
     def to_html(self, path, title: str | None = None) -> Path:
         """Write one self-contained HTML file, which needs neither a kernel nor the network, and return its path.
 
-        What is computed in the browser keeps working there; what needs Python is shown disabled with the reason.
+        Everything that the browser computes works there, and the address of the page follows each change, so that a
+        link leads to the same situation. Controls that need Python are disabled, with the reason.
         Raises ValueError for a path that cannot be written.
         """
         from specviz.widgets.export import write
@@ -73,18 +73,12 @@ class Widget(anywidget.AnyWidget):
         return f"<{type(self).__name__}{': ' + self.error if self.error else ''}>"
 
 
-def joined(part: str, kind: str) -> str:
-    """The text of common.kind and part.kind, one behind the other."""
-    files = (FOLDER / f"common.{kind}", FOLDER / f"{part}.{kind}")
-    return "\n".join(file.read_text(encoding="utf-8") for file in files)
-
-
-@cache
-def _all_texts() -> dict:
-    return json.loads((FOLDER / "texts.json").read_text(encoding="utf-8"))
+def styles(*parts: str) -> str:
+    """common.css and the style sheets of these widgets."""
+    return "\n".join((FOLDER / f"{part}.css").read_text(encoding="utf-8") for part in ("common", *parts))
 
 
 def texts(part: str) -> dict:
-    """The words of one widget: those that all share, and its own."""
-    everything = _all_texts()
+    """The words of one widget: the common ones and its own."""
+    everything = json.loads((FOLDER / "texts.json").read_text(encoding="utf-8"))
     return everything["common"] | everything.get(part, {})

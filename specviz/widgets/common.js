@@ -1,24 +1,26 @@
-// Shared by all widgets: this file is joined in front of each widget's own, so nothing is exported here.
-// A widget's file ends with:  export default { render: framed("player", build) };
+// The parts that all widgets share: elements, a widget's frame and its view, legends, tables.
+// A widget's file ends with:  export const render = framed("player", build);
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// How each outcome is told apart: by this glyph, and in common.css by colour and by pattern.
-const GLYPHS = { accepted: "✓", rejected: "✗", resampled: "↻", bonus: "★", plain: "•", unreached: "·", ended: "■" };
+// Each outcome has a glyph, and in common.css a colour and a pattern.
+export const GLYPHS = {
+  accepted: "✓", rejected: "✗", resampled: "↻", bonus: "★", plain: "•", unreached: "·", ended: "■",
+};
 
-// --- elements ---------------------------------------------------------------------------------------------------
+// --- elements ----------------------------------------------------------------------------------------------------
 
 // h("button", { class: "wide", onclick: f, disabled: true }, "text" or elements …). Text always becomes a text node.
-function h(tag, attributes = {}, ...children) {
+export function h(tag, attributes = {}, ...children) {
   return furnish(document.createElement(tag), attributes, children);
 }
 
 // The same for SVG.
-function s(tag, attributes = {}, ...children) {
+export function s(tag, attributes = {}, ...children) {
   return furnish(document.createElementNS(SVG, tag), attributes, children);
 }
 
-function furnish(element, attributes, children) {
+export function furnish(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value == null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -29,20 +31,20 @@ function furnish(element, attributes, children) {
 }
 
 // Write only what changed: an untouched node costs no layout, and a screen reader does not hear it again.
-function setText(element, text) {
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-function setAttribute(element, name, value) {
+export function setAttribute(element, name, value) {
   if (value == null || value === false) element.removeAttribute(name);
   else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value === true ? "" : value);
 }
 
-let counter = 0;
-const uniqueId = (name) => `sv-${name}-${++counter}`;
+// Random, since a notebook loads this module once for each kind of widget.
+export const uniqueId = (name) => `sv-${name}-${Math.random().toString(36).slice(2)}`;
 
 // A hatched fill for SVG, the draft's pattern: fill = hatch(svg), its colour is that of the class sv-hatch.
-function hatch(svg, className = "sv-hatch") {
+export function hatch(svg, className = "sv-hatch") {
   const id = uniqueId("hatch");
   const line = s("line", { x1: 0, y1: 0, x2: 0, y2: 6, class: className });
   const turned = { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" };
@@ -50,30 +52,43 @@ function hatch(svg, className = "sv-hatch") {
   return `url(#${id})`;
 }
 
-// --- numbers ----------------------------------------------------------------------------------------------------
+// --- parts of charts ---------------------------------------------------------------------------------------------
 
-const clamp = (x, least, most) => Math.min(most, Math.max(least, x));
+export const centred = (x, y, words, name) => s("text", { x, y, class: name, "text-anchor": "middle" }, words);
 
-// A probability: two decimals, or two significant digits when it is small. What is not quite 1 never reads as 1.
-function probability(x) {
-  if (x == null || Number.isNaN(x)) return "–";
-  if (x === 0 || x === 1) return String(x);
-  if (x > 0.99) return x >= 0.9999 ? ">.9999" : x.toFixed(4);
-  if (x >= 0.1) return x.toFixed(2);
-  return x < 0.0001 ? x.toExponential(0) : String(Number(x.toPrecision(2)));
+// A line of a legend: shapes on 28 × 16, and what they stand for.
+export function keyOf(text, ...shapes) {
+  return h("li", {}, s("svg", { viewBox: "0 0 28 16", "aria-hidden": "true", class: "icon" }, ...shapes), text);
 }
 
-// A time in seconds, as text.
-function duration(seconds) {
-  if (seconds < 0.01) return `${(1000 * seconds).toFixed(1)} ms`;
-  return seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(2)} s`;
+// Numbers with their names (texts number_…): put(name, value, note).
+export function numbersOf(view, names) {
+  const values = new Map(names.map((name) => [name, h("dd", { "data-number": name })]));
+  const notes = new Map(names.map((name) => [name, h("dd", { class: "note" })]));
+  const pairs = names.map((name) =>
+    h("div", {}, h("dt", {}, view.text(`number_${name}`)), values.get(name), notes.get(name)),
+  );
+  const put = (name, text, note = "") => {
+    setText(values.get(name), text);
+    setText(notes.get(name), note);
+  };
+  return { element: h("dl", { class: "numbers" }, ...pairs), put };
 }
 
-// --- the page around --------------------------------------------------------------------------------------------
+// A table that is opened by a click, with the columns of texts column_…
+export function foldedTable(view, columns, ...below) {
+  const head = h("tr", {}, ...columns.map((name) => h("th", { scope: "col" }, view.text(`column_${name}`))));
+  const body = h("tbody");
+  const table = h("table", {}, h("thead", {}, head), body);
+  const wide = h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": view.text("table") }, table);
+  return { body, element: h("details", {}, h("summary", {}, view.text("table")), wide, ...below) };
+}
 
-const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+// --- the page around ---------------------------------------------------------------------------------------------
 
-// The host's theme: JupyterLab, VS Code and Colab say it in the page; else the system's preference holds.
+export const reducedMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+// The theme that JupyterLab, VS Code or Colab notes in the page, else the system's preference.
 function theme() {
   const { body, documentElement: html } = document;
   if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false" ? "dark" : "light";
@@ -83,21 +98,26 @@ function theme() {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-// --- a widget's view --------------------------------------------------------------------------------------------
+// --- a widget's view ---------------------------------------------------------------------------------------------
 
-// What a widget's build(view) gets: view.root to fill, view.data to draw, and all that is undone when it closes.
+// The argument of a widget's build(view): view.root to fill, view.data to draw, and all that is undone when it closes.
+// A widget's state is its traits alone; build() keeps only what a pointer or a timer needs for a moment.
 class View {
   constructor(model, root, speaker) {
-    Object.assign(this, { model, root, speaker, undo: [], saving: null });
+    Object.assign(this, { model, root, speaker, undo: [], saving: null, due: null, width: 0 });
   }
 
   get data() {
-    return this.model.get("data");
+    return this.get("data");
+  }
+
+  get(trait) {
+    return this.model.get(trait);
   }
 
   // A text of texts.json, its {name} filled in.
   text(key, values = {}) {
-    const template = this.model.get("texts")[key];
+    const template = this.get("texts")[key];
     if (template === undefined) throw new Error(`texts.json has no text ${key}`);
     return template.replace(/\{(\w+)\}/g, (_, name) => values[name]);
   }
@@ -108,16 +128,39 @@ class View {
     this.undo.push(() => target.removeEventListener(event, handler, options));
   }
 
-  // Called when a trait changes, from here or from Python.
-  watch(trait, handler) {
-    this.model.on(`change:${trait}`, handler);
-    this.undo.push(() => this.model.off(`change:${trait}`, handler));
+  // Called when one of these traits changes, from here or from Python.
+  watch(traits, handler) {
+    const heard = () => (this.due ? this.due.add(handler) : handler());
+    for (const trait of traits) {
+      this.model.on(`change:${trait}`, heard);
+      this.undo.push(() => this.model.off(`change:${trait}`, heard));
+    }
   }
 
-  // Set a trait: every view of the widget hears it at once, Python a little later (a drag is not a flood).
-  set(trait, value) {
-    this.model.set(trait, value);
+  // Called when the widget's width changes; view.width is 0 before the first time.
+  watchWidth(handler) {
+    const sizes = new ResizeObserver(([entry]) => {
+      const width = Math.floor(entry.contentRect.width); // down, as the 761 px of the style sheets
+      if (width === this.width || width === 0) return;
+      this.width = width;
+      handler();
+    });
+    sizes.observe(this.root);
+    this.undo.push(() => sizes.disconnect());
+  }
+
+  // Set traits: every view of the widget hears it at once, each watcher once. Python hears it a little later, so that
+  // a drag sends few messages.
+  set(values) {
+    const outermost = this.due === null;
+    const due = (this.due ??= new Set());
+    try {
+      for (const [trait, value] of Object.entries(values)) this.model.set(trait, value);
+    } finally {
+      if (outermost) this.due = null;
+    }
     this.saving ??= setTimeout(() => this.save(), 120);
+    if (outermost) for (const handler of due) handler();
   }
 
   save() {
@@ -126,7 +169,7 @@ class View {
     this.model.save_changes();
   }
 
-  // Say it to screen readers, politely: the last of several in quick succession is the one that counts.
+  // Announce a message to screen readers; of several in quick succession, the last.
   announce(message) {
     clearTimeout(this.speaking);
     this.speaking = setTimeout(() => setText(this.speaker, message), 150);
@@ -141,17 +184,17 @@ class View {
 
 // render() for a widget whose build(view) fills view.root, and may return a function that cleans up.
 // Bad data gets its message in the widget's place; new data from Python builds anew.
-function framed(name, build) {
+export function framed(name, build) {
   return ({ model, el }) => {
     const root = h("div", { class: `sv-root sv-${name}-root` });
     const speaker = h("div", { class: "sv-unseen", "aria-live": "polite" });
-    // Without the attribute JupyterLab would take arrow keys and letters for its own shortcuts. It looks at the focused
-    // element first and at those around it only later, when a shortcut may have matched already.
+    // Without this attribute JupyterLab would take arrow keys and letters for its shortcuts. It must be on the focused
+    // element too: a shortcut may have matched before JupyterLab looks at the elements around it.
     const suppress = "data-lm-suppress-shortcuts";
-    // A group and no landmark: a page may hold several of one kind, and landmarks must be told apart by name.
+    // A group, not a landmark: landmarks need different names, and a page may hold two widgets of one kind.
     const frame = h("div", { class: `sv sv-${name}`, role: "group", [suppress]: "true" }, root, speaker);
     frame.addEventListener("focusin", (event) => event.target.setAttribute(suppress, "true"));
-    // A number counts when Enter is pressed; JupyterLab keeps the key's own effect from happening.
+    // Enter confirms a number; JupyterLab prevents the key's own effect.
     frame.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && event.target.matches("input[type=number]")) {
         event.target.dispatchEvent(new Event("change", { bubbles: true }));
@@ -172,11 +215,11 @@ function framed(name, build) {
       close();
       view = new View(model, root, speaker);
       if (model.get("error")) {
-        const what = h("strong", {}, view.text("cannot_show"));
-        root.append(h("p", { class: "sv-message", role: "alert" }, what, " ", model.get("error")));
+        const begin = h("strong", {}, view.text("cannot_show"));
+        root.append(h("p", { class: "sv-message", role: "alert" }, begin, " ", model.get("error")));
         cleanUp = null;
       } else cleanUp = build(view);
-      // Who pressed a button that brought new data keeps their place, if the button has a data-key.
+      // The focus stays on a button that brought new data, if the button has a data-key.
       if (focused) root.querySelector(`[data-key="${focused}"]`)?.focus({ preventScroll: true });
     };
 
@@ -198,5 +241,3 @@ function framed(name, build) {
     };
   };
 }
-
-// --- the end of common.js; the widget's own file follows ------------------------------------------------------------

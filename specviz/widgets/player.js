@@ -1,195 +1,13 @@
-// The round player. Its state is the model's: position (steps taken), selected, playing, speed, what_if. Every change,
-// from a key, a slider, a timer or Python, sets a trait, and draw() shows whatever the traits say.
+// The round player. Its state is its traits: position (steps taken), selected, playing, speed, what_if. Keys, sliders,
+// a timer and Python set them, and draw() shows them.
 
-// --- a round, and what follows from its coins --------------------------------------------------------------------
-
-// One step for each draft, one for the target's forward, one for each coin that is compared, one for the round's end.
-const stepsOf = (round) => round.draft.length + 1 + round.tested + 1;
-
-const tokensOf = (round) => [...round.draft.slice(0, round.accepted), ...(round.next === null ? [] : [round.next])];
-
-// A round, given by its number, with other coins: Algorithm 1 once more. What would follow a rejection at each
-// position, and a full acceptance, was recorded, so this needs no model.
-function replay(data, number, coins) {
-  const round = data.rounds[number];
-  const u = round.coins.map((recorded, i) => coins[i] ?? recorded);
-  let accepted = 0;
-  while (accepted < round.draft.length && u[accepted] !== null && u[accepted] < round.a[accepted]) accepted += 1;
-  const end = endOf(data, data.rounds.slice(0, number).flatMap(tokensOf), round.draft.slice(0, accepted));
-  if (end >= 0) {
-    return { ...round, coins: u, accepted: end + 1, tested: end + 1, next: null, outcome: "ended" };
-  }
-  const all = accepted === round.draft.length;
-  const unknown = !all && u[accepted] === null; // a script of coins may have stopped before this one
-  return {
-    ...round,
-    coins: u,
-    accepted,
-    tested: all ? accepted : accepted + 1,
-    next: unknown ? null : all ? round.if_all : round.if_rejected[accepted],
-    outcome: unknown ? "unknown" : all ? "bonus" : "resampled",
-  };
-}
-
-// All rounds that can be shown, what each token of them adds to the text, and the totals before each. After a changed
-// coin the recording does not go on.
-function planOf(data, whatIf) {
-  let { rounds, parts } = data;
-  const altered = whatIf.coins && whatIf.round < rounds.length ? whatIf.round : null;
-  if (altered !== null) {
-    rounds = [...rounds.slice(0, altered), replay(data, altered, whatIf.coins)];
-    parts = partsOf(data, rounds.flatMap(tokensOf));
-    const end = stopIn(data, parts.join(""));
-    if (end >= 0) parts = cutParts(parts, end);
-  }
-  let token = 0;
-  parts = rounds.map((round) => parts.slice(token, (token += tokensOf(round).length)));
-  const before = [{ steps: 0, tokens: 0, forwards: 0, accepted: 0, tested: 0, seconds: 0 }];
-  for (const round of rounds) {
-    const so = before.at(-1);
-    before.push({
-      steps: so.steps + stepsOf(round),
-      tokens: so.tokens + tokensOf(round).length,
-      forwards: so.forwards + round.forwards,
-      accepted: so.accepted + round.accepted,
-      tested: so.tested + round.tested,
-      seconds: so.seconds + round.seconds.reduce((a, b) => a + b),
-    });
-  }
-  return { rounds, parts, before, altered, finish: data.finish, total: before.at(-1).steps };
-}
-
-// Where a position is: the round, and how far it has come.
-function stageAt(plan, position) {
-  const at = clamp(position, 0, plan.total);
-  let low = 0; // the last round that begins before this position; position 0 is before the first
-  let high = plan.rounds.length - 1;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (plan.before[middle].steps < at) low = middle;
-    else high = middle - 1;
-  }
-  const round = plan.rounds[low];
-  const step = at - plan.before[low].steps;
-  const drafts = round.draft.length;
-  return {
-    number: low,
-    round,
-    step,
-    drafted: Math.min(step, drafts),
-    swept: step > drafts,
-    tossed: clamp(step - drafts - 1, 0, round.tested),
-    done: step === stepsOf(round),
-    phase: step === 0 ? "start" : step <= drafts ? "draft" : step === drafts + 1 ? "target"
-      : step < stepsOf(round) ? "coins" : "end",
-  };
-}
-
-// Measured seconds and counts at a stage. Within a phase, time is shared out evenly.
-function countsAt(plan, stage) {
-  const { round, drafted, swept, tossed, done } = stage;
-  const so = plan.before[stage.number];
-  const [draft, target, verify, commit] = round.seconds;
-  const share = (part, whole) => (whole ? part / whole : done ? 1 : 0);
-  const drafts = round.draft.length ? share(drafted, round.draft.length) : swept ? 1 : 0;
-  return {
-    seconds: so.seconds + draft * drafts + (swept ? target : 0) + verify * share(tossed, round.tested)
-      + (done ? commit : 0),
-    target: stage.number + (swept ? 1 : 0),
-    draft: so.forwards + Math.round(round.forwards * drafts),
-    tokens: done ? plan.before[stage.number + 1].tokens : so.tokens,
-    accepted: so.accepted + Math.min(tossed, round.accepted),
-    tested: so.tested + tossed,
-  };
-}
-
-// The first step that is reached after so many measured seconds.
-function positionAfter(plan, seconds) {
-  let low = 0;
-  let high = plan.total;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (countsAt(plan, stageAt(plan, middle)).seconds <= seconds) low = middle;
-    else high = middle - 1;
-  }
-  return low;
-}
-
-// Where the next phase ends, or where the one before did (step 0 of a round is the end of the round before).
-function phaseFrom(plan, position, direction) {
-  const ends = (round) => {
-    const drafts = round.draft.length;
-    return [...new Set([drafts, drafts + 1, drafts + 1 + round.tested, stepsOf(round)])].filter((end) => end > 0);
-  };
-  const { number, round, step } = stageAt(plan, position);
-  const start = plan.before[number].steps;
-  if (direction < 0) return start + (ends(round).findLast((end) => end < step) ?? 0);
-  const ahead = ends(round).find((end) => end > step);
-  if (ahead !== undefined) return start + ahead;
-  const following = plan.rounds[number + 1];
-  return following ? start + step + ends(following)[0] : plan.total;
-}
-
-function roundFrom(plan, position, direction) {
-  const { number, step, done } = stageAt(plan, position);
-  if (direction > 0) return plan.before[Math.min(number + (done ? 2 : 1), plan.rounds.length)].steps;
-  return plan.before[step > 0 ? number : Math.max(0, number - 1)].steps;
-}
-
-// As in the figures: a number between 0 and 1 without its leading zero.
-function short(x) {
-  if (x > 0 && x < 0.0001) return "<.0001";
-  return (x > 0 && x < 0.001 ? x.toFixed(4) : probability(x)).replace(/^0\./, ".");
-}
-
-const thousandths = (x) => x.toFixed(3).replace(/^0\./, ".");
-
-// --- tokens as text ----------------------------------------------------------------------------------------------
-
-const SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉";
-const sub = (n) => String(n).replace(/\d/g, (digit) => SUBSCRIPTS[digit]);
-const hex = (byte) => `‹${byte.toString(16).padStart(2, "0")}›`;
-
-// A token as a label: a space as ␣, a line break as ↵, and what cannot be seen, or is part of a character, in hex.
-function labelOf(data, id) {
-  const piece = data.pieces[id];
-  if (!data.spoken) return String(id);
-  if (Array.isArray(piece)) return piece.map(hex).join("");
-  if (!piece) return `#${id}`;
-  const named = piece.replace(/ /g, "␣").replace(/\n/g, "↵").replace(/\t/g, "⇥");
-  return named.replace(/[\p{C}\p{Z}]/gu, (character) => hex(character.codePointAt(0)));
-}
-
-// What each of some ids adds to the text. A character belongs to the id that completes it; an end token is no text.
-function partsOf(data, ids) {
-  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
-  const encoder = new TextEncoder();
-  return ids.map((id, i) => {
-    const piece = (data.spoken && data.eos.includes(id) ? null : data.pieces[id]) ?? "";
-    const bytes = typeof piece === "string" ? encoder.encode(piece) : Uint8Array.from(piece);
-    return decoder.decode(bytes, { stream: i < ids.length - 1 });
-  });
-}
-
-function cutParts(parts, room) {
-  return parts.map((part) => {
-    const kept = part.slice(0, Math.max(0, room));
-    room -= part.length;
-    return kept;
-  });
-}
-
-// Where the first stop string begins in a text, or -1.
-function stopIn(data, text) {
-  const found = data.stop.map((stop) => text.indexOf(stop)).filter((at) => at >= 0);
-  return found.length ? Math.min(...found) : -1;
-}
-
-// Which of the drafts that follow the tokens before ends the text, as an end token or by completing a stop string; or -1.
-function endOf(data, before, drafts) {
-  const stops = (i) => stopIn(data, partsOf(data, [...before, ...drafts.slice(0, i + 1)]).join("")) >= 0;
-  return drafts.findIndex((token, i) => data.eos.includes(token) || (data.stop.length > 0 && stops(i)));
-}
+import {
+  GLYPHS, framed, furnish, h, reducedMotion, setAttribute, setText, uniqueId,
+} from "./common.js";
+import { clamp, duration, short, sumOf, thousandths } from "./format.js";
+import {
+  countsAt, fateOf, focusOf, labelOf, phaseFrom, planOf, positionAfter, roundFrom, stageAt, sub, tokensOf,
+} from "./replay.js";
 
 // --- the widget --------------------------------------------------------------------------------------------------
 
@@ -197,10 +15,10 @@ const PACE = { start: 300, draft: 330, target: 700, coins: 560, end: 950 }; // m
 const SPEEDS = ["0.25", "0.5", "1", "2", "4", "16", "slowed", "measured"];
 
 function build(view) {
-  const { model, root, data } = view;
+  const { root, data } = view;
   if (!data.rounds) return null;
   const say = (key, values) => view.text(key, values);
-  let plan = planOf(data, model.get("what_if"));
+  let [plan, planned] = [null, null]; // and the what_if that it was made for
   let hovered = null; // a column under the pointer or with the focus
   let shown = null; // the stage that is drawn
   const context = { view, data, say, label: (id) => labelOf(data, id), go, select, toss, recorded };
@@ -212,51 +30,56 @@ function build(view) {
   const side = sidePanel(context);
   const controls = controlBar(context, { go, toggle });
   const race = racePanel(context);
-  const live = model.get("settings").pairs ? livePanel(context) : null;
+  const live = view.get("settings").pairs ? livePanel(context) : null;
   root.append(
     ...(live ? [live.element] : []),
     heading,
     text.element,
-    h("div", { class: `sv-body${score.cells.length > 6 ? " sv-many" : ""}` }, score.element, story, side.element, controls.element, race.element),
+    h(
+      "div", { class: `sv-body${score.cells.length > 6 ? " sv-many" : ""}` },
+      score.element, story, side.element, controls.element, race.element,
+    ),
   );
 
-  // --- what the learner can do
+  function planFor(whatIf) {
+    if (planned !== whatIf) [plan, planned] = [planOf(data, whatIf), whatIf];
+    return plan;
+  }
 
-  function go(position, byHand = true) {
-    if (byHand && model.get("playing")) view.set("playing", false);
-    view.set("position", clamp(position, 0, plan.total));
+  // --- actions of the learner
+
+  function go(position) {
+    view.set({ playing: false, position: clamp(position, 0, plan.total) });
   }
 
   function select(column, pin) {
     hovered = pin ? null : column;
-    if (pin) view.set("selected", model.get("selected") === column ? -1 : column);
+    if (pin) view.set({ selected: view.get("selected") === column ? -1 : column });
     draw();
   }
 
   // Replay the round on the stage with another coin, and show its end.
   function toss(i, u) {
     const { number } = shown;
-    const held = plan.altered === number ? model.get("what_if").coins : {};
-    if (model.get("playing")) view.set("playing", false);
-    view.set("selected", i);
-    view.set("what_if", { round: number, coins: { ...held, [i]: u } });
-    go(plan.total);
+    const held = plan.altered === number ? view.get("what_if").coins : {};
+    const whatIf = { round: number, coins: { ...held, [i]: u } };
+    view.set({ playing: false, selected: i, what_if: whatIf, position: planFor(whatIf).total });
   }
 
   // Back to the recorded coins, at the same round's end.
   function recorded() {
     const { altered } = plan;
     if (altered === null) return;
-    view.set("what_if", {});
-    go(plan.before[altered + 1].steps);
+    const whatIf = {};
+    view.set({ playing: false, what_if: whatIf, position: planFor(whatIf).before[altered + 1].steps });
   }
 
   function toggle() {
-    const start = !model.get("playing");
-    if (start && model.get("position") >= plan.total) {
-      go(plan.altered === null ? 0 : plan.before[plan.altered].steps); // a replayed round plays by itself
+    const start = !view.get("playing");
+    if (start && view.get("position") >= plan.total) {
+      go(plan.altered === null ? 0 : plan.before[plan.altered].steps); // a replayed round plays alone
     }
-    view.set("playing", start);
+    view.set({ playing: start });
   }
 
   view.listen(root, "keydown", (event) => {
@@ -265,7 +88,7 @@ function build(view) {
     if (target.matches("select, textarea, input:not([type=range])")) return;
     const range = target.matches("input[type=range]") && !target.matches(".sv-scrub");
     if (range && key !== "p" && key !== "Escape") return; // a slider's own keys
-    const at = model.get("position");
+    const at = view.get("position");
     const moves = {
       ArrowRight: () => go(event.shiftKey ? phaseFrom(plan, at, 1) : at + 1),
       ArrowLeft: () => go(event.shiftKey ? phaseFrom(plan, at, -1) : at - 1),
@@ -289,31 +112,30 @@ function build(view) {
   function play() {
     clearTimeout(timer);
     cancelAnimationFrame(timer);
-    const playing = model.get("playing");
-    controls.playing(playing);
-    if (!playing) return;
-    const speed = model.get("speed");
+    controls.playing();
+    if (!view.get("playing")) return;
+    const speed = view.get("speed");
     if (speed === "measured" || speed === "slowed") playMeasured(speed === "slowed" ? 0.1 : 1);
     else playSteps(Number(speed) || 1);
   }
 
   function playSteps(speed) {
-    const at = model.get("position");
-    if (at >= plan.total) return view.set("playing", false);
+    const at = view.get("position");
+    if (at >= plan.total) return view.set({ playing: false });
     timer = setTimeout(() => {
-      go(at + 1, false);
-      if (view.model.get("playing")) playSteps(speed);
+      view.set({ position: at + 1 });
+      if (view.get("playing")) playSteps(speed);
     }, PACE[shown.phase] / speed);
   }
 
-  // By the clock of the recording: where the decoder was after so many seconds.
+  // By the clock of the recording: the position that the decoder had reached after so many seconds.
   function playMeasured(rate) {
     const begun = performance.now();
     const from = countsAt(plan, shown).seconds;
     const frame = (now) => {
       const position = positionAfter(plan, from + (rate * (now - begun)) / 1000);
-      if (position > model.get("position")) go(position, false);
-      if (position >= plan.total) return view.set("playing", false);
+      if (position > view.get("position")) view.set({ position });
+      if (position >= plan.total) return view.set({ playing: false });
       timer = requestAnimationFrame(frame);
     };
     timer = requestAnimationFrame(frame);
@@ -322,11 +144,11 @@ function build(view) {
   // --- drawing
 
   function draw() {
-    const stage = stageAt(plan, model.get("position"));
+    const stage = stageAt(planFor(view.get("what_if")), view.get("position"));
     const before = shown;
     shown = stage;
-    if (before && (before.number !== stage.number) && model.get("selected") >= 0) view.set("selected", -1);
-    const pinned = model.get("selected");
+    if (before && (before.number !== stage.number) && view.get("selected") >= 0) view.set({ selected: -1 });
+    const pinned = view.get("selected");
     const column = hovered ?? (pinned >= 0 ? pinned : focusOf(stage));
     const sentence = storyOf(context, stage, plan);
     const where = { n: stage.number + 1, of: data.rounds.length, phase: say(`phase_${stage.phase}`) };
@@ -335,31 +157,22 @@ function build(view) {
     text.draw(stage, plan);
     score.draw(stage, column, pinned);
     side.draw(stage, column, plan);
-    controls.draw(stage, plan, model.get("position"));
+    controls.draw(stage, plan, view.get("position"));
     race.draw(countsAt(plan, stage), plan, stage);
-    // All that reads the layout comes after all that changes it: then it is computed once.
+    // Reads of the layout come after all changes, so that it is computed once.
     text.follow();
     score.follow(stage);
     root.classList.toggle("sv-what-if", plan.altered !== null);
 
     const one = before && before.number === stage.number && stage.step === before.step + 1;
     const first = before && stage.number === before.number + 1 && before.done && stage.step === 1;
-    const quick = model.get("playing") && !(Number(model.get("speed")) <= 4);
+    const quick = view.get("playing") && !(Number(view.get("speed")) <= 4);
     if ((one || first) && !quick && !reducedMotion()) animate(stage, score, text);
-    if (!model.get("playing") || stage.done) view.announce(sentence);
+    if (!view.get("playing") || stage.done) view.announce(sentence);
   }
 
-  view.watch("position", draw);
-  view.watch("selected", draw);
-  view.watch("playing", play);
-  view.watch("speed", () => {
-    controls.speed();
-    play();
-  });
-  view.watch("what_if", () => {
-    plan = planOf(data, model.get("what_if"));
-    draw();
-  });
+  view.watch(["what_if", "position", "selected"], draw);
+  view.watch(["playing", "speed"], play);
   draw();
   play();
   return () => {
@@ -368,30 +181,15 @@ function build(view) {
   };
 }
 
-// The column that a stage is about.
-function focusOf({ round, phase, drafted, tossed }) {
-  if (phase === "draft") return drafted - 1;
-  if (phase === "coins") return tossed - 1;
-  if (phase !== "end") return 0;
-  return round.outcome === "ended" ? round.accepted - 1 : round.accepted;
-}
-
-// What draft i is at a stage: waiting, drafted, open (its A is known), accepted, rejected or unreached.
-function fateOf({ round, drafted, swept, tossed, done }, i) {
-  if (i >= drafted) return "waiting";
-  if (!swept) return "drafted";
-  if (i < tossed) return i < round.accepted ? "accepted" : "rejected";
-  return tossed === round.tested || done ? "unreached" : "open";
-}
-
-// One sentence for what has just happened.
+// One sentence for the step that was just taken.
 function storyOf({ say, label }, stage, plan) {
   const { round, phase, drafted, tossed } = stage;
   const drafts = round.draft.length;
   if (phase === "start") return say("story_start");
   if (phase === "draft") {
     const i = drafted - 1;
-    return say("story_draft", { i: drafted, sub: sub(drafted), token: label(round.draft[i]), q: massOf(round, i, "q") });
+    const q = short(probOf(round, i, "q"));
+    return say("story_draft", { i: drafted, sub: sub(drafted), token: label(round.draft[i]), q });
   }
   if (phase === "target") return say(drafts ? "story_target" : "story_plain", { n: drafts + 1, last: sub(drafts + 1) });
   if (phase === "coins") {
@@ -405,18 +203,19 @@ function storyOf({ say, label }, stage, plan) {
   const given = { next: round.next === null ? "" : label(round.next), sub: sub(round.accepted + 1), n: round.accepted };
   const key = kept && round.outcome === "resampled" ? "story_resampled_kept" : `story_${round.outcome}`;
   const ending = stage.number === plan.rounds.length - 1 && plan.altered === null;
-  return say(key === "story_plain" ? "story_plain_end" : key, { ...given, kept }) + (ending ? ` ${say(`story_over_${plan.finish}`)}` : "");
+  const sentence = say(key === "story_plain" ? "story_plain_end" : key, { ...given, kept });
+  return ending ? `${sentence} ${say(`story_over_${plan.finish}`)}` : sentence;
 }
 
-// The recorded p, q or p' of the drafted token at position i.
-function massOf(round, i, name) {
-  const { ids, [name]: mass } = round.masses[i];
-  return short(mass[ids.indexOf(round.draft[i])]);
+// The recorded p or q of the drafted token at position i.
+function probOf(round, i, name) {
+  const { ids, [name]: probs } = round.probs[i];
+  return probs[ids.indexOf(round.draft[i])];
 }
 
 // --- the text so far ---------------------------------------------------------------------------------------------
 
-// One span a round, made once; those that are settled are in the page. The round on the stage shows its tokens as
+// One span a round, made once; those of earlier rounds are in the page. The round on the stage shows its tokens as
 // chips, which hold the exact text (glyphs and codes are drawn by CSS). So the element's text is the text so far.
 function textPanel({ view, data, say, label, go }) {
   const spans = data.rounds.map(() => h("span", { class: "sv-settled" }));
@@ -457,7 +256,7 @@ function textPanel({ view, data, say, label, go }) {
     return tokensOf(round).map((id, i) => {
       const own = plan.parts[number][i];
       const kind = i < round.accepted ? "accepted" : round.outcome;
-      // What has no shape of its own (a line break, part of a character, EOS) is shown as its label.
+      // A token without a visible shape (a line break, part of a character, EOS) is shown as its label.
       const coded = !/^ ?[^\s\p{C}]+$/u.test(own);
       const attributes = { class: `sv-chip sv-is-${kind}${coded ? " sv-coded" : ""}`, "data-glyph": GLYPHS[kind] };
       return h("span", { ...attributes, "data-label": label(id) }, h("span", {}, own));
@@ -467,7 +266,7 @@ function textPanel({ view, data, say, label, go }) {
   return { element, draw, follow, chips };
 }
 
-// --- the score: a column for each draft, the last for what follows -----------------------------------------------
+// --- the score: a column for each draft, and one for the token after them ----------------------------------------
 
 function scorePanel({ data, say, label, select }) {
   const columns = Math.max(...data.rounds.map((round) => round.draft.length)) + 1;
@@ -519,14 +318,14 @@ function scorePanel({ data, say, label, select }) {
     });
   }
 
-  // With many columns on a narrow page: keep the one that the stage is about in sight.
+  // With many columns on a narrow page: keep the stage's column in sight.
   function follow(stage) {
     if (element.scrollWidth <= element.clientWidth) return;
     element.scrollLeft = cells[Math.min(focusOf(stage), columns - 1)].button.offsetLeft - element.clientWidth / 2;
   }
 
   function drawUnused(cell) {
-    setAttribute(cell.button, "data-fate", "unused"); // its contents are hidden, whatever they were
+    setAttribute(cell.button, "data-fate", "unused"); // its contents are hidden
     setAttribute(cell.button, "data-lit", null);
     cell.button.disabled = true;
     setAttribute(cell.button, "aria-label", say("column_unused"));
@@ -540,8 +339,8 @@ function scorePanel({ data, say, label, select }) {
     cell.button.disabled = false;
     setAttribute(cell.button, "data-fate", fate);
     setText(cell.tok, token);
-    cell.q.draw(`q${sub(i + 1)}`, fate === "waiting" ? null : exactMass(round, i, "q"));
-    cell.p.draw(`p${sub(i + 1)}`, known ? exactMass(round, i, "p") : null);
+    cell.q.draw(`q${sub(i + 1)}`, fate === "waiting" ? null : probOf(round, i, "q"));
+    cell.p.draw(`p${sub(i + 1)}`, known ? probOf(round, i, "p") : null);
     setAttribute(cell.button, "data-lit", known);
     const a = round.a[i];
     cell.fill.style.height = `${known ? 100 * a : 0}%`;
@@ -576,7 +375,7 @@ function scorePanel({ data, say, label, select }) {
     setAttribute(cell.button, "data-fate", fate);
     setAttribute(cell.button, "data-lit", swept);
     const bonus = given && round.outcome !== "resampled";
-    const { ids, p } = round.masses[drafts];
+    const { ids, p } = round.probs[drafts];
     cell.p.draw(`p${sub(drafts + 1)}`, bonus ? (p[ids.indexOf(round.next)] ?? null) : null);
     setText(cell.note, given ? say(`from_${round.outcome}`, { sub: sub(round.accepted + 1) }) : "");
     setText(cell.glyph, given ? GLYPHS[fate] : "");
@@ -588,16 +387,14 @@ function scorePanel({ data, say, label, select }) {
   return { element, draw, follow, cells };
 }
 
-const exactMass = (round, i, name) => round.masses[i][name][round.masses[i].ids.indexOf(round.draft[i])];
-
-// A probability as a short bar on a track that stands for 1, with its name and value above.
+// A probability as a short bar on a track of length 1, with its name and value above.
 function level(kind) {
   const value = h("span", { class: "sv-value sv-number" });
   const bar = h("span", { class: `sv-bar sv-bar-${kind}` });
   const element = h("span", { class: "sv-level" }, value, h("span", { class: "sv-track" }, bar));
-  const draw = (name, mass) => {
-    setText(value, mass === null ? name : `${name} ${short(mass)}`);
-    bar.style.width = `${100 * (mass ?? 0)}%`;
+  const draw = (name, prob) => {
+    setText(value, prob === null ? name : `${name} ${short(prob)}`);
+    bar.style.width = `${100 * (prob ?? 0)}%`;
   };
   return { element, draw };
 }
@@ -614,11 +411,13 @@ function sidePanel({ data, say, label, toss, recorded }) {
     const name = h("th", { scope: "row", class: "sv-mono" });
     const bars = ["p", "q", "r"].map((kind) => h("i", { class: `sv-bar sv-bar-${kind}` }));
     const numbers = ["p", "q", "r"].map(() => h("td", { class: "sv-number" }));
-    return { name, bars, numbers, element: h("tr", {}, name, h("td", { class: "sv-bars", "aria-hidden": "true" }, ...bars), ...numbers) };
+    const drawn = h("td", { class: "sv-bars", "aria-hidden": "true" }, ...bars);
+    return { name, bars, numbers, element: h("tr", {}, name, drawn, ...numbers) };
   });
   const headings = ["p", "q", "p′"].map((name) => h("th", { scope: "col" }, name));
   const head = h("tr", {}, h("th", { scope: "col" }, say("token")), h("td"), ...headings);
-  const table = h("table", { class: "sv-masses" }, h("thead", {}, head), h("tbody", {}, ...rows.map((row) => row.element)));
+  const body = h("tbody", {}, ...rows.map((row) => row.element));
+  const table = h("table", { class: "sv-probs" }, h("thead", {}, head), body);
   const ratio = h("p", { class: "sv-soft sv-number" });
   const overlap = h("p", { class: "sv-soft sv-number" });
   const verdict = h("p", { class: "sv-number sv-verdict" });
@@ -644,15 +443,16 @@ function sidePanel({ data, say, label, toss, recorded }) {
     const drafted = fate !== null && fate !== "waiting";
     at = i;
     const known = { i: i + 1, token: drafted ? label(round.draft[i]) : "" };
-    setText(title, say(i < drafts ? (drafted ? "position" : "position_waiting") : drafts ? "position_last" : "position_plain", known));
-    drawRows(round.masses[i], { p: swept, q: drafted, r: swept && drafted }, drafted ? round.draft[i] : null,
+    const which = drafted ? "position" : i < drafts ? "position_waiting" : drafts ? "position_last" : "position_plain";
+    setText(title, say(which, known));
+    drawRows(round.probs[i], { p: swept, q: drafted, r: swept && drafted }, drafted ? round.draft[i] : null,
       stage.done && i === round.accepted ? round.next : null);
 
     const a = i < drafts ? round.a[i] : null;
     const numbers = { sub: sub(i + 1), a: short(a), token: known.token };
     const judged = fate === "accepted" || fate === "rejected";
     if (swept && drafted) {
-      setText(ratio, say("ratio", { ...numbers, p: massOf(round, i, "p"), q: massOf(round, i, "q") }));
+      setText(ratio, say("ratio", { ...numbers, p: short(probOf(round, i, "p")), q: short(probOf(round, i, "q")) }));
       const beta = round.overlap[i];
       setText(overlap, say("overlap", { beta: thousandths(beta), z: thousandths(Math.max(0, 1 - beta)) }));
     } else {
@@ -661,10 +461,11 @@ function sidePanel({ data, say, label, toss, recorded }) {
     }
     const key = !judged ? (fate === "unreached" ? "verdict_unreached" : "verdict_waiting")
       : round.coins[i] === null ? "verdict_unknown" : `verdict_${fate}`;
-    setText(verdict, i < drafts ? say(key, { ...numbers, u: short(round.coins[i]) }) : say(drafts ? "verdict_last" : "verdict_plain"));
+    const after = drafts ? "verdict_last" : "verdict_plain";
+    setText(verdict, i < drafts ? say(key, { ...numbers, u: short(round.coins[i]) }) : say(after));
     setAttribute(verdict, "data-fate", judged ? fate : null);
 
-    // The coin: a learner may choose any, wherever what follows was recorded.
+    // The learner may choose any coin whose consequences were recorded.
     const free = i < drafts && round.if_rejected !== null;
     const u = free ? round.coins[i] : null;
     const changed = plan.altered === stage.number;
@@ -680,16 +481,15 @@ function sidePanel({ data, say, label, toss, recorded }) {
     setText(reason, say(changed ? "what_if" : free ? "coin_hint" : why));
   }
 
-  function drawRows({ ids, ...masses }, visible, drafted, next) {
+  function drawRows({ ids, p, q, r }, visible, drafted, next) {
     const none = ids.map(() => 0);
-    const { p, q = none, r = none } = masses;
-    const kinds = { p, q, r };
-    const seen = (k) => Math.max(visible.p ? p[k] : 0, visible.q ? q[k] : 0);
+    const kinds = { p, q: q ?? none, r: r ?? none };
+    const seen = (k) => Math.max(visible.p ? kinds.p[k] : 0, visible.q ? kinds.q[k] : 0);
     const must = (k) => (ids[k] === drafted ? 2 : ids[k] === next ? 1 : 0);
     const anything = visible.p || visible.q;
     const order = ids.map((_, k) => k).sort((k, l) => must(l) - must(k) || seen(l) - seen(k)).slice(0, ROWS);
     order.sort((k, l) => seen(l) - seen(k));
-    const rest = (kind) => kind.reduce((a, b) => a + b, 0) - order.reduce((sum, k) => sum + kind[k], 0);
+    const rest = (kind) => sumOf(kind) - sumOf(order.map((k) => kind[k]));
     rows.forEach((row, at) => {
       const isRest = at === order.length;
       const used = anything && (at < order.length || isRest);
@@ -704,9 +504,9 @@ function sidePanel({ data, say, label, toss, recorded }) {
       setText(row.name, isRest ? say("rest") : mark + label(ids[k]));
       setAttribute(row.name, "title", isRest ? null : say("token_title", { token: label(ids[k]), id: ids[k] }));
       ["p", "q", "r"].forEach((kind, b) => {
-        const mass = visible[kind] ? Math.max(0, isRest ? rest(kinds[kind]) : kinds[kind][k]) : null;
-        row.bars[b].style.width = `${100 * Math.min(1, mass ?? 0)}%`;
-        setText(row.numbers[b], mass === null ? "" : mass < 0.0005 ? "0" : thousandths(mass));
+        const prob = visible[kind] ? Math.max(0, isRest ? rest(kinds[kind]) : kinds[kind][k]) : null;
+        row.bars[b].style.width = `${100 * Math.min(1, prob ?? 0)}%`;
+        setText(row.numbers[b], prob === null ? "" : prob < 0.0005 ? "0" : thousandths(prob));
       });
     });
   }
@@ -717,9 +517,8 @@ function sidePanel({ data, say, label, toss, recorded }) {
 // --- controls ----------------------------------------------------------------------------------------------------
 
 function controlBar({ view, data, say }, { go, toggle }) {
-  const { model } = view;
-  let plan = null;
-  const at = () => model.get("position");
+    let plan = null;
+  const at = () => view.get("position");
   const button = (key, glyph, act) =>
     h("button", { type: "button", "aria-label": say(key), title: say(key), onclick: act, "data-key": key }, glyph);
   const back = [
@@ -741,21 +540,18 @@ function controlBar({ view, data, say }, { go, toggle }) {
   const options = SPEEDS.map((speed) =>
     h("option", { value: speed }, speed in SPEED_TEXTS ? say(SPEED_TEXTS[speed]) : say("times", { speed })));
   const pace = h("select", { "aria-label": say("speed"), title: say("speed") }, ...options);
-  pace.addEventListener("change", () => view.set("speed", pace.value));
+  pace.addEventListener("change", () => view.set({ speed: pace.value }));
   const element = h(
     "div", { class: "sv-controls" },
     h("div", { class: "sv-buttons" }, ...back, playButton, ...ahead), scrub, where, pace,
     h("p", { class: "sv-soft sv-keys-help" }, say("keys")),
   );
 
-  const speed = () => {
-    pace.value = model.get("speed");
-  };
-  speed();
   return {
     element,
-    speed,
-    playing: (playing) => {
+    playing: () => {
+      const playing = view.get("playing");
+      pace.value = view.get("speed");
       setText(playButton, `${playing ? "❚❚" : "▶"} ${say(playing ? "pause" : "play")}`);
       setAttribute(playButton, "data-playing", playing);
     },
@@ -795,7 +591,8 @@ function racePanel({ data, say }) {
     const { seconds, target, draft, tokens, accepted, tested } = counts;
     own.bar.style.width = `${(100 * tokens) / finish}%`;
     setText(own.words, say("lane", { tokens, target, draft, time: duration(seconds) }));
-    setText(alpha, tested ? say("alpha", { accepted, tested, alpha: (accepted / tested).toFixed(2) }) : say("alpha_none"));
+    const rate = { accepted, tested, alpha: (accepted / tested).toFixed(2) };
+    setText(alpha, say(tested ? "alpha" : "alpha_none", rate));
     if (!other) return;
     let done = 0; // rounds that the other had finished by now
     let high = rival.seconds.length;
@@ -818,18 +615,18 @@ function racePanel({ data, say }) {
 // --- decoding afresh ---------------------------------------------------------------------------------------------
 
 function livePanel({ view, say }) {
-  const { model } = view;
-  const settings = () => model.get("settings");
-  const able = model.get("kernel");
+    const settings = () => view.get("settings");
+  const able = view.get("kernel");
   const fields = {};
   const field = (key, input) => {
     const id = uniqueId(key);
     furnish(input, { id, "data-key": `live-${key}`, disabled: !able }, []);
     if (input.type === "checkbox") input.checked = settings()[key];
     else input.value = settings()[key];
-    input.addEventListener("change", () => view.set("settings", { ...settings(), ...values() }));
+    input.addEventListener("change", () => view.set({ settings: { ...settings(), ...values() } }));
     fields[key] = input;
-    return h("label", { for: id, class: `sv-field sv-field-${key}` }, h("span", { class: "sv-soft" }, say(`live_${key}`)), input);
+    const words = h("span", { class: "sv-soft" }, say(`live_${key}`));
+    return h("label", { for: id, class: `sv-field sv-field-${key}` }, words, input);
   };
   const values = () => ({
     prompt: fields.prompt.value,
@@ -847,7 +644,7 @@ function livePanel({ view, say }) {
   const bar = h("progress", { max: 1, value: 0, "aria-label": say("live_progress") });
   const words = h("span", { class: "sv-soft sv-live-words", role: "status" });
   const element = h(
-    "form", { class: "sv-live", "aria-label": say("live_label"), novalidate: true }, // Python says what is wrong
+    "form", { class: "sv-live", "aria-label": say("live_label"), novalidate: true }, // Python checks the values
     field("prompt", h("textarea", { rows: 2, spellcheck: "false" })),
     field("pair", h("select", {}, ...pairs)),
     field("gamma", number({ min: 1, step: 1 })),
@@ -859,14 +656,14 @@ function livePanel({ view, say }) {
   );
   view.listen(element, "submit", (event) => {
     event.preventDefault();
-    view.set("settings", { ...settings(), ...values() });
+    view.set({ settings: { ...settings(), ...values() } });
     view.save();
-    model.send({ type: "decode", settings: values() });
+    view.model.send({ type: "decode", settings: values() });
   });
-  view.listen(stop, "click", () => model.send({ type: "stop" }));
+  view.listen(stop, "click", () => view.model.send({ type: "stop" }));
 
   const report = () => {
-    const { state = "idle", done = 0, of = 0, message = "" } = model.get("progress");
+    const { state = "idle", done = 0, of = 0, message = "" } = view.get("progress");
     const running = able && state === "running";
     decode.disabled = !able || running;
     stop.disabled = !running;
@@ -874,15 +671,15 @@ function livePanel({ view, say }) {
     setText(words, able ? say(`live_${state}`, { done, of, message }) : say("needs_kernel"));
     words.classList.toggle("sv-failed", state === "failed");
   };
-  view.watch("progress", report);
+  view.watch(["progress"], report);
   report();
   return { element };
 }
 
 // --- movement ----------------------------------------------------------------------------------------------------
 
-// How the step that was just taken came about. Everything is already in its place: this only plays the way there, so
-// that a scrub, a slow machine or reduced motion lose nothing.
+// The movement of the last step. Everything is already in its place, and only its way there is played, so that nothing
+// is lost by a scrub, on a slow machine or with reduced motion.
 function animate({ phase, drafted, tossed, round }, score, text) {
   const ease = "cubic-bezier(.2, .8, .3, 1)";
   if (phase === "draft") {
@@ -904,20 +701,21 @@ function animate({ phase, drafted, tossed, round }, score, text) {
   }
   if (phase === "end") {
     const chips = [...text.chips.children];
-    const ways = chips.map((chip, i) => { // read every place before the first is moved
+    const ways = chips.map((chip, i) => { // read all places before the first moves
       const out = score.cells[i === round.accepted ? score.cells.length - 1 : i].button.children[3];
       const [from, to] = [out.getBoundingClientRect(), chip.getBoundingClientRect()];
       return `translate(${from.left - to.left}px, ${from.top - to.top}px)`;
     });
     chips.forEach((chip, i) => {
       const last = i === round.accepted;
-      const dropped = last && round.outcome !== "resampled"; // a bonus falls from above, it replaces nothing
-      chip.animate([{ transform: dropped ? "translateY(-26px)" : ways[i], opacity: 0.3 }, { transform: "none", opacity: 1 }],
-        { duration: 420, delay: last ? 240 : 0, easing: ease, fill: "backwards" });
+      const dropped = last && round.outcome !== "resampled"; // a bonus falls from above, since it replaces nothing
+      const from = { transform: dropped ? "translateY(-26px)" : ways[i], opacity: 0.3 };
+      const timing = { duration: 420, delay: last ? 240 : 0, easing: ease, fill: "backwards" };
+      chip.animate([from, { transform: "none", opacity: 1 }], timing);
     });
     const out = score.cells.at(-1).button.children[3];
     out.animate([{ opacity: 0, transform: "translateY(-22px)" }, {}], { duration: 300, easing: ease });
   }
 }
 
-export default { render: framed("player", build) };
+export const render = framed("player", build);

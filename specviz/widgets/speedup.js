@@ -1,47 +1,18 @@
-// The speedup explorer. All times are in target steps: what the target takes for one token.
+// The speedup explorer. Its state is its traits. All times are in target steps: 1 is the target's time for one token.
 
-// --- the formulas -----------------------------------------------------------------------------------------------
-// specviz/speedup/theory.py has them in Python, with their equations; a test compares the two over a grid.
-
-// E[N] = 1 + α + … + α^γ, summed from the inside: no 0/0 at α = 1.
-function expectedTokens(alpha, gamma) {
-  let tokens = 1;
-  for (let i = 0; i < gamma; i++) tokens = 1 + alpha * tokens;
-  return tokens;
-}
-
-const wastedDrafts = (alpha, gamma) => gamma + 1 - expectedTokens(alpha, gamma);
-const verifyCost = (slope, n) => 1 + slope * (n - 1);
-const roundCost = (gamma, c, slope) => gamma * c + verifyCost(slope, gamma + 1);
-const speedup = (alpha, gamma, c, slope) => expectedTokens(alpha, gamma) / roundCost(gamma, c, slope);
-const operations = (alpha, gamma, cHat) => (gamma * cHat + gamma + 1) / expectedTokens(alpha, gamma);
-const oracleSpeedup = (alpha, c, slope) => 1 / (1 - alpha + (c + slope) * alpha);
-const leastAlpha = (c, slope) => c + (verifyCost(slope, 2) - 1);
-
-// 0 means: do not speculate. Of equally good windows the shortest.
-function bestGamma(alpha, c, slope, maxGamma) {
-  let best = 0;
-  for (let gamma = 1; gamma <= maxGamma; gamma++) {
-    if (speedup(alpha, gamma, c, slope) > (best ? speedup(alpha, best, c, slope) : 1)) best = gamma;
-  }
-  return best;
-}
-
-// --- words and measures -----------------------------------------------------------------------------------------
+import {
+  GLYPHS, foldedTable, framed, h, hatch, keyOf, numbersOf, s, setAttribute, setText, uniqueId,
+} from "./common.js";
+import { clamp, firstAbove, rounded, share } from "./format.js";
+import {
+  bestGamma, expectedTokens, leastAlpha, operations, oracleSpeedup, roundCost, speedup, verifyCost, wastedDrafts,
+} from "./theory.js";
 
 const digits = (x) => (!Number.isFinite(x) ? "∞" : x.toFixed(x < 10 ? 2 : 1));
 const times = (x) => (Number.isFinite(x) ? `${digits(x)}×` : "∞");
-// What is not quite 0 or 1 never reads as such.
-function share(x) {
-  if (x === 0 || x === 1) return String(x);
-  return x < 0.005 ? "<.01" : x >= 0.995 ? ">.99" : x.toFixed(2);
-}
-const short = (x) => String(Number(x.toFixed(3)));
 
-// Axes end at one of these, so that they stand still while a slider moves a little.
-const TOPS = [1.5, 2, 3, 4, 6, 8, 12, 18];
-const SPANS = [2, 3, 4, 6, 8, 12, 18, 24, 34];
-const firstAbove = (ends, x) => ends.find((end) => end >= x) ?? ends.at(-1);
+const TOPS = [1.5, 2, 3, 4, 6, 8, 12, 18]; // ends of the curve's axis
+const SPANS = [2, 3, 4, 6, 8, 12, 18, 24, 34]; // and of the timeline's
 
 const SLIDERS = [
   { trait: "gamma", least: 1, step: 1 },
@@ -49,40 +20,30 @@ const SLIDERS = [
   { trait: "c", least: 0, most: 1, step: 0.01 },
   { trait: "verify_slope", least: 0, most: 1, step: 0.01 },
 ];
-const CURVE = ["alpha", "c", "verify_slope"]; // what the curve depends on
+const CURVE = ["alpha", "c", "verify_slope"]; // these determine the curve
 const TRAITS = ["gamma", ...CURVE, "c_hat"];
 
-// --- the widget -------------------------------------------------------------------------------------------------
+// --- the widget --------------------------------------------------------------------------------------------------
 
 function build(view) {
   const { data } = view;
-  let width = 0;
-  let several = false; // traits that are set together are drawn once
 
-  // What all parts draw from.
   function now() {
-    const [gamma, alpha, c, slope, cHat] = TRAITS.map((trait) => view.model.get(trait));
+    const [gamma, alpha, c, slope, cHat] = TRAITS.map((trait) => view.get(trait));
     const factors = Array.from({ length: data.max_gamma }, (_, i) => speedup(alpha, i + 1, c, slope));
     const best = bestGamma(alpha, c, slope, data.max_gamma);
-    // At c = 0 and V = 1, say, no γ is the best: each longer window is faster still.
+    // No γ may be the best: at c = 0 and V = 1 each longer window is faster still.
     const rising = best === data.max_gamma && speedup(alpha, best + 1, c, slope) > factors[best - 1];
     const tokens = expectedTokens(alpha, gamma);
     const preset = matching(data.presets, { gamma, alpha, c, verify_slope: slope });
     return { gamma, alpha, c, slope, cHat, factors, best, rising, tokens, preset, factor: factors[gamma - 1] };
   }
 
-  function set(values) {
-    several = true;
-    for (const [trait, value] of Object.entries(values)) view.set(trait, value);
-    several = false;
-    draw();
-  }
-
   const [says, advice] = [h("span"), h("span")];
   const verdict = h("p", { class: "verdict" }, says, " ", advice);
   const parts = [
-    curvePart(view, set),
-    controlsPart(view, set, () => draw()),
+    curvePart(view),
+    controlsPart(view),
     numbersPart(view),
     timelinePart(view),
     yieldPart(view),
@@ -99,9 +60,8 @@ function build(view) {
 
   let said = null;
   function draw() {
-    if (several) return;
     const state = now();
-    for (const part of parts) part.draw(state, width);
+    for (const part of parts) part.draw(state, view.width);
     const { gamma, best, rising } = state;
     setText(says, view.text(state.factor > 1 ? "faster" : "slower", { gamma, factor: times(state.factor) }));
     const name = best === 0 ? "none" : rising ? "rising" : best === gamma ? "is_best" : "best";
@@ -111,27 +71,20 @@ function build(view) {
     said = verdict.textContent;
   }
 
-  for (const trait of TRAITS) view.watch(trait, draw);
-  const sizes = new ResizeObserver(([entry]) => {
-    const found = Math.floor(entry.contentRect.width); // down, as the 761 px of the style sheet
-    if (found === width || found === 0) return;
-    width = found;
-    draw();
-  });
-  sizes.observe(view.root);
+  view.watch([...TRAITS, "overhead"], draw);
+  view.watchWidth(draw);
   draw();
-  return () => sizes.disconnect();
 }
 
-// The preset whose values these are: one with the same γ before others, which only lie elsewhere on the same curve.
+// The preset with these values: one with the same γ before others, which are other points of the same curve.
 function matching(presets, values) {
   const same = presets.filter((preset) => CURVE.every((trait) => Math.abs(preset[trait] - values[trait]) < 1e-9));
   return same.find((preset) => preset.gamma === values.gamma) ?? same[0] ?? null;
 }
 
-// --- the sliders ------------------------------------------------------------------------------------------------
+// --- the sliders -------------------------------------------------------------------------------------------------
 
-function controlsPart(view, set, redraw) {
+function controlsPart(view) {
   const { presets, profile, max_gamma: maxGamma } = view.data;
   const rows = SLIDERS.map(({ trait, least, most = maxGamma, step }) => {
     const id = uniqueId(trait);
@@ -139,44 +92,43 @@ function controlsPart(view, set, redraw) {
     const range = h("input", { id, type: "range", min: least, max: most, step });
     const number = h("input", { type: "number", min: least, max: most, step: "any" });
     number.setAttribute("aria-label", view.text("as_number", { name }));
-    // A number counts once it is complete (Enter, or leaving the field); what is no number goes back to what was.
+    // A number counts once it is complete (Enter, or leaving the field); text that is no number is replaced.
     const take = (text) => {
       const value = trait === "gamma" ? Math.round(Number(text)) : Number(text);
-      if (text.trim() === "" || Number.isNaN(value)) return draw(view.model.get(trait));
-      set({ [trait]: clamp(value, least, most) });
-      draw(view.model.get(trait));
+      if (text.trim() === "" || Number.isNaN(value)) return draw(view.get(trait));
+      view.set({ [trait]: clamp(value, least, most) });
+      draw(view.get(trait));
     };
     const draw = (value) => {
       if (Number(range.value) !== value) range.value = value;
-      const text = short(value);
+      const text = rounded(value, 3);
       setAttribute(range, "aria-valuetext", text);
       if (number.value !== text) number.value = text;
     };
-    view.listen(range, "input", () => set({ [trait]: Number(range.value) }));
+    view.listen(range, "input", () => view.set({ [trait]: Number(range.value) }));
     view.listen(number, "change", () => take(number.value));
     return { trait, draw, element: h("div", { class: "slider" }, h("label", { for: id }, name), range, number) };
   });
 
-  const options = (group) =>
+  const options = (source) =>
     presets.flatMap((preset, i) =>
-      preset.group === group ? [h("option", { value: i }, view.text(preset.text, preset.words))] : [],
+      preset.source === source ? [h("option", { value: i }, view.text(`preset_${source}`, preset))] : [],
     );
-  const groups = [...new Set(presets.map((preset) => preset.group))].map((group) =>
-    h("optgroup", { label: view.text(group) }, ...options(group)),
+  const groups = [...new Set(presets.map((preset) => preset.source))].map((source) =>
+    h("optgroup", { label: view.text(`group_${source}`) }, ...options(source)),
   );
   const menuId = uniqueId("preset");
   const menu = h("select", { id: menuId }, h("option", { value: "" }, view.text("preset_own")), ...groups);
   view.listen(menu, "change", () => {
     const preset = presets[menu.value];
-    if (preset) set(Object.fromEntries(TRAITS.map((trait) => [trait, preset[trait]])));
+    if (preset) view.set(Object.fromEntries(TRAITS.map((trait) => [trait, preset[trait]])));
   });
   const extra = [];
   if (profile) {
     const box = h("input", { type: "checkbox" });
-    view.listen(box, "change", () => {
-      view.overhead = box.checked;
-      redraw();
-    });
+    view.listen(box, "change", () => view.set({ overhead: box.checked }));
+    view.watch(["overhead"], () => (box.checked = view.get("overhead")));
+    box.checked = view.get("overhead");
     extra.push(h("label", { class: "check" }, box, view.text("overhead")));
     extra.push(h("p", { class: "sv-soft" }, view.text("machine", profile)));
   }
@@ -184,28 +136,28 @@ function controlsPart(view, set, redraw) {
   return {
     element: h("div", { class: "controls" }, top, ...rows.map((row) => row.element), ...extra),
     draw(state) {
-      for (const { trait, draw } of rows) draw(view.model.get(trait));
+      for (const { trait, draw } of rows) draw(view.get(trait));
       const value = state.preset ? String(presets.indexOf(state.preset)) : "";
       if (menu.value !== value) menu.value = value;
     },
   };
 }
 
-// --- the curve over γ -------------------------------------------------------------------------------------------
+// --- the curve over γ --------------------------------------------------------------------------------------------
 
-function curvePart(view, set) {
+function curvePart(view) {
   const { profile, max_gamma: maxGamma, presets } = view.data;
   const svg = s("svg", { role: "img", class: "curve" });
   const measured = profile?.measured ?? [];
-  const paperKey = key("paper", view.text("key_paper"), s("path", { d: diamond(14, 8), class: "point" }));
+  const paperKey = keyOf(view.text("key_paper"), s("path", { d: diamond(14, 8), class: "point" }));
   const keys = [
-    key("now", view.text("key_curve"), s("path", { d: "M2 8H26", class: "line" })),
-    key("ring", view.text("key_now"), s("circle", { cx: 14, cy: 8, r: 5.5, class: "ring" })),
+    keyOf(view.text("key_curve"), s("path", { d: "M2 8H26", class: "line" })),
+    keyOf(view.text("key_now"), s("circle", { cx: 14, cy: 8, r: 5.5, class: "ring" })),
   ];
   if (profile) {
-    keys.push(key("predicted", view.text("key_profile"), s("path", { d: "M2 8H26", class: "dashed" })));
+    keys.push(keyOf(view.text("key_profile"), s("path", { d: "M2 8H26", class: "dashed" })));
     const runs = measured[0]?.runs ?? 0;
-    keys.push(key("measured", view.text("key_measured", { runs }), ...whisker(14, 8, 1, 15)));
+    keys.push(keyOf(view.text("key_measured", { runs }), ...whisker(14, 8, 1, 15)));
   }
   if (presets.some((preset) => preset.measured)) keys.push(paperKey);
 
@@ -213,7 +165,7 @@ function curvePart(view, set) {
   const pick = (event) => {
     const x = event.clientX - svg.getBoundingClientRect().left;
     const gamma = clamp(Math.round((x - scale.left) / scale.pitch) + 1, 1, maxGamma);
-    if (gamma !== view.model.get("gamma")) set({ gamma });
+    if (gamma !== view.get("gamma")) view.set({ gamma });
   };
   view.listen(svg, "pointerdown", (event) => {
     if (event.button !== 0) return;
@@ -228,7 +180,7 @@ function curvePart(view, set) {
       const across = width > 760 ? width - 300 - 24 : width || 640; // beside the sliders, or above them
       const narrow = across < 480;
       const [left, right, top, low] = [38, 14, 26, narrow ? 232 : 276];
-      const predicted = profile && (view.overhead ? profile.with_overhead : profile.predicted);
+      const predicted = profile && (view.get("overhead") ? profile.with_overhead : profile.predicted);
       const paper = state.preset?.measured;
       const highest = Math.max(...state.factors, ...measured.map((m) => m.high), ...(predicted ?? []), paper ?? 0);
       const end = firstAbove(TOPS, 1.12 * highest);
@@ -291,53 +243,44 @@ function curvePart(view, set) {
   };
 }
 
-function key(name, text, ...shapes) {
-  const icon = s("svg", { viewBox: "0 0 28 16", "aria-hidden": "true", class: `icon ${name}` }, ...shapes);
-  return h("li", {}, icon, text);
-}
-
 const diamond = (x, y) => `M${x} ${y - 6}l6 6l-6 6l-6 -6z`;
+
+const spreadOf = (found) => (found ? `${times(found.median)} (${digits(found.low)}–${digits(found.high)})` : "–");
 
 function whisker(x, y, high, low) {
   const line = `M${x} ${high}V${low}M${x - 4} ${high}h8M${x - 4} ${low}h8`;
   return [s("path", { d: line, class: "spread" }), s("circle", { cx: x, cy: y, r: 4, class: "point" })];
 }
 
-// --- the numbers ------------------------------------------------------------------------------------------------
+// --- the numbers -------------------------------------------------------------------------------------------------
 
 function numbersPart(view) {
   const { profile } = view.data;
   const names = ["speedup", "tokens", "cost", "wasted", "operations", "best_gamma", "oracle", "least_alpha"];
-  const values = new Map();
-  const list = h("dl", { class: "numbers" });
-  for (const name of profile ? [...names, "measured"] : names) {
-    const value = h("dd", { "data-number": name });
-    values.set(name, value);
-    list.append(h("div", {}, h("dt", {}, view.text(`number_${name}`)), value));
-  }
+  const { element, put } = numbersOf(view, profile ? [...names, "measured"] : names);
   return {
-    element: list,
+    element,
     draw({ gamma, alpha, c, slope, cHat, tokens, factor, factors, best, rising }) {
-      const put = (name, text) => setText(values.get(name), text);
       put("speedup", times(factor));
       put("tokens", digits(tokens));
       put("cost", view.text("steps", { steps: digits(roundCost(gamma, c, slope)) }));
       put("wasted", view.text("wasted_of", { wasted: digits(wastedDrafts(alpha, gamma)), gamma }));
-      put("operations", view.text("at_c_hat", { factor: times(operations(alpha, gamma, cHat)), c_hat: short(cHat) }));
+      const operationsFactor = times(operations(alpha, gamma, cHat));
+      put("operations", view.text("at_c_hat", { factor: operationsFactor, c_hat: rounded(cHat, 3) }));
       const most = rising ? view.text("beyond", { best }) : best;
       put("best_gamma", best ? `${most} (${times(factors[best - 1])})` : view.text("no_gamma"));
       put("oracle", times(oracleSpeedup(alpha, c, slope)));
       const least = leastAlpha(c, slope);
       const holds = alpha > least ? GLYPHS.accepted : GLYPHS.rejected;
-      put("least_alpha", `${short(alpha)} ${alpha > least ? ">" : "≤"} ${short(least)} ${holds}`);
+      put("least_alpha", `${rounded(alpha, 3)} ${alpha > least ? ">" : "≤"} ${rounded(least, 3)} ${holds}`);
       if (!profile) return;
       const found = profile.measured.find((m) => m.gamma === gamma);
-      put("measured", found ? `${times(found.median)} (${digits(found.low)}–${digits(found.high)})` : "–");
+      put("measured", spreadOf(found));
     },
   };
 }
 
-// --- one round, to scale, and the plain steps it saves ----------------------------------------------------------
+// --- one round, to scale, above the plain steps that it replaces -------------------------------------------------
 
 function timelinePart(view) {
   const [round, plain] = [h("p", { class: "row" }), h("p", { class: "row" })];
@@ -389,7 +332,7 @@ function timelinePart(view) {
   };
 }
 
-// --- what comes out of a round: draft i with probability α^i, and one token more -------------------------------
+// --- the yield of a round: draft i with probability α^i, and one token more --------------------------------------
 
 function yieldPart(view) {
   const svg = s("svg", { role: "img" });
@@ -436,22 +379,19 @@ function yieldPart(view) {
   };
 }
 
-// --- the same as a table ----------------------------------------------------------------------------------------
+// --- the same as a table -----------------------------------------------------------------------------------------
 
 function tablePart(view) {
   const { profile, max_gamma: maxGamma } = view.data;
   const columns = ["gamma", "tokens", "wasted", "cost", "speedup", ...(profile ? ["predicted", "measured"] : [])];
-  const head = h("tr", {}, ...columns.map((name) => h("th", { scope: "col" }, view.text(`column_${name}`))));
+  const { body, element } = foldedTable(view, columns);
   const rows = Array.from({ length: maxGamma }, () => columns.map((name) => h(name === "gamma" ? "th" : "td")));
   for (const row of rows) row[0].setAttribute("scope", "row");
-  const body = h("tbody", {}, ...rows.map((cells) => h("tr", {}, ...cells)));
-  const table = h("table", {}, h("thead", {}, head), body);
-  const wide = h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": view.text("table") }, table);
-  const details = h("details", {}, h("summary", {}, view.text("table")), wide);
+  body.append(...rows.map((cells) => h("tr", {}, ...cells)));
   let last = null;
   const draw = (state) => {
     last = state;
-    if (!details.open) return;
+    if (!element.open) return;
     rows.forEach((cells, i) => {
       const gamma = i + 1;
       const found = profile?.measured.find((m) => m.gamma === gamma);
@@ -461,15 +401,15 @@ function tablePart(view) {
         digits(wastedDrafts(state.alpha, gamma)),
         digits(roundCost(gamma, state.c, state.slope)),
         times(state.factors[i]),
-        profile && times((view.overhead ? profile.with_overhead : profile.predicted)[i]),
-        found ? `${times(found.median)} (${digits(found.low)}–${digits(found.high)})` : "–",
+        profile && times((view.get("overhead") ? profile.with_overhead : profile.predicted)[i]),
+        spreadOf(found),
       ];
       cells.forEach((cell, column) => setText(cell, String(texts[column])));
       setAttribute(cells[0].parentNode, "class", gamma === state.gamma ? "here" : null);
     });
   };
-  view.listen(details, "toggle", () => draw(last));
-  return { element: details, draw };
+  view.listen(element, "toggle", () => draw(last));
+  return { element, draw };
 }
 
-export default { render: framed("speedup", build) };
+export const render = framed("speedup", build);
