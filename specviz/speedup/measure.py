@@ -17,6 +17,8 @@ from scipy import optimize, stats
 from specviz.arguments import as_prompts, check_model, integer
 from specviz.decoding import autoregress, speculate
 from specviz.drafters.model import ModelDrafter, as_drafter
+from specviz.drafters.protocol import Drafter
+from specviz.models.protocol import LanguageModel
 from specviz.progress import progress_bar
 from specviz.sampling import SamplingParams, as_sampling
 from specviz.speedup.result import MeasuredSpeedup, Profile
@@ -24,17 +26,9 @@ from specviz.trace import PHASES
 
 
 def profile(
-    target,
-    drafter,
-    prompts,
-    *,
-    gammas=tuple(range(1, 9)),
-    max_new_tokens=64,
-    sampling=None,
-    runs=5,
-    seed=0,
+    target, drafter, prompts, *, gammas=tuple(range(1, 9)), max_new_tokens=64, sampling=None, runs=5, seed=0,
     progress=None,
-) -> Profile:
+) -> Profile:  # fmt: skip
     """Measure a pair -> Profile. Decodes about runs * (number of prompts) * (number of gammas + 3) / 2 texts.
 
     target      a language model
@@ -44,37 +38,37 @@ def profile(
     gammas      the γ to measure
     max_new_tokens  length of each text, exactly: EOS does not end it
     sampling    SamplingParams, by default temperature 1
-    runs        how often all is repeated, with other seeds; a run's speedup is that of its prompts together
+    runs        repetitions of it all, each with another seed; a run's speedup is that of its prompts together
     progress    True shows a bar at once, None after two seconds, False never
 
-    In each run a prompt is decoded plainly and with every γ, one right after the other and in turn first, so that a
+    In each run a prompt is decoded plainly and with every γ, one right after the other and in changing order, so that a
     busy moment of the machine hits all alike; after each text forwards of the same sizes are timed by themselves. The
     prompt's own forward through the target is left out, and nothing is recorded meanwhile (record="none").
 
-    Raises ValueError for wrong arguments and for a text that hits the target's context, before anything is decoded,
+    Raises ValueError for wrong arguments and for a text that exceeds the target's context, before anything is decoded,
     and KeyboardInterrupt when interrupted.
     """
     setting = _checked(target, drafter, prompts, gammas, max_new_tokens, sampling, runs, seed)
-    prompts, largest = setting.prompts, setting.gammas[-1]
+    prompts, gammas, runs, largest = setting.prompts, setting.gammas, setting.runs, setting.gammas[-1]
     forwards = _Forwards(setting)
     calibration, plain_steps = [], []  # (number of the prompt, rounds) of each text; rounds
-    totals = {gamma: [[] for _ in range(setting.runs)] for gamma in (0, *setting.gammas)}  # seconds, a text each
-    counts = {gamma: [] for gamma in (0, *setting.gammas)}  # rounds, a text each
-    others = sorted({*forwards.sizes} - {1, *(gamma + 1 for gamma in setting.gammas)})  # windows clamped to these occur
+    totals = {gamma: [[] for _ in range(runs)] for gamma in (0, *gammas)}  # seconds of each text, by run
+    counts = {gamma: [] for gamma in (0, *gammas)}  # rounds of each text
+    others = sorted({*forwards.sizes} - {1, *(gamma + 1 for gamma in gammas)})  # of the short windows at a text's end
 
-    with progress_bar(len(prompts) * setting.runs + 1, "profiling", progress, unit="prompt") as bar:
+    with progress_bar(len(prompts) * runs + 1, "profiling", progress, unit="prompt") as bar:
         for gamma in (0, largest):  # to warm up
-            _rounds(setting, 0, gamma, setting.seed)
+            setting.decode(0, gamma, setting.seed)
         for n in forwards.sizes:
             forwards.time_rounds(n, keep=False)
         bar.update()
-        for i in range(len(prompts) * setting.runs):
+        for i in range(len(prompts) * runs):
             run, number = divmod(i, len(prompts))
             measured = number % 2 == 1
-            windows = [0, *setting.gammas] if measured else [0, largest]
-            for gamma in np.roll(windows, run + number // 2).tolist():  # nobody is always first
-                rounds = _rounds(setting, number, gamma, setting.seed + i)
-                forwards.time_rounds(gamma + 1)  # at the same moment, with the same in the caches
+            windows = [0, *gammas] if measured else [0, largest]
+            for gamma in np.roll(windows, run + number // 2).tolist():  # each comes first in its turn
+                rounds = setting.decode(number, gamma, setting.seed + i)
+                forwards.time_rounds(gamma + 1)  # at the same moment, with the same data in the processor's caches
                 if measured:
                     totals[gamma][run].append(sum(sum(r.seconds.values()) for r in rounds))
                     counts[gamma].append(len(rounds))
@@ -87,43 +81,55 @@ def profile(
                     forwards.time_rounds(n)
             bar.update()
 
-    every = [r for _, rounds in calibration for r in rounds]
-    rates, intervals = acceptance([(number, r) for number, rounds in calibration for r in rounds])
-    lengths = Counter(len(r.draft_tokens) for r in every if r.gamma_used == largest)
-    seconds = {gamma: [sum(texts) for texts in of_runs] for gamma, of_runs in totals.items()}
+    by_prompt = [(number, r) for number, rounds in calibration for r in rounds]
+    rates, intervals = acceptance(by_prompt)
+    lengths = Counter(len(r.draft_tokens) for _, r in by_prompt if r.gamma_used == largest)
+    seconds = {gamma: [sum(texts) for texts in by_run] for gamma, by_run in totals.items()}
     return Profile(
-        target=target.name,
-        drafter=setting.drafter.name,
-        machine=machine(target.device),
-        device=torch.device(target.device).type,
-        dtype=str(target.dtype).removeprefix("torch."),
-        threads=torch.get_num_threads(),
-        sampling=setting.sampling.to_dict(),
-        prompts=len(prompts),
-        max_new_tokens=setting.max_new_tokens,
-        alpha_by_position=rates,
-        alpha_intervals=intervals,
+        target=target.name, drafter=setting.drafter.name, machine=machine(target.device),
+        device=torch.device(target.device).type, dtype=str(target.dtype).removeprefix("torch."),
+        threads=torch.get_num_threads(), sampling=setting.sampling.to_dict(), prompts=len(prompts),
+        max_new_tokens=setting.max_new_tokens, alpha_by_position=rates, alpha_intervals=intervals,
         draft_lengths={n: lengths[n] / lengths.total() for n in sorted(lengths)},
-        speedups={gamma: _speed(seconds[0], seconds[gamma]) for gamma in setting.gammas},
-        tokens_per_round={gamma: setting.max_new_tokens / statistics.mean(counts[gamma]) for gamma in setting.gammas},
+        speedups={gamma: _speedup(seconds[0], seconds[gamma]) for gamma in gammas},
+        tokens_per_round={gamma: setting.max_new_tokens / statistics.mean(counts[gamma]) for gamma in gammas},
         operations_ratio=_operations_ratio(target, setting.drafter),
         **_costs(forwards, [rounds for _, rounds in calibration], plain_steps, largest),
-    )
+    )  # fmt: skip
 
 
 # --- arguments ----------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Setting:
-    target: object
-    drafter: object
+    """The arguments of profile(), checked."""
+
+    target: LanguageModel
+    drafter: Drafter
     prompts: list[list[int]]
     gammas: list[int]
     max_new_tokens: int
     sampling: SamplingParams
     runs: int
     seed: int
+
+    @property
+    def lengths(self) -> list[int]:
+        """The tokens before each text: its prompt's, or an encoder-decoder's start tokens."""
+        begin = getattr(self.target, "start_tokens", None)
+        return [len(prompt if begin is None else begin) for prompt in self.prompts]
+
+    def decode(self, number, gamma, seed):
+        """The rounds of one text after prompt number; gamma = 0 decodes plainly."""
+        settings = dict(max_new_tokens=self.max_new_tokens, sampling=self.sampling, eos=(), seed=seed, record="none")
+        if gamma == 0:
+            trace = autoregress(self.target, self.prompts[number], **settings)
+        else:
+            trace = speculate(self.target, self.drafter, self.prompts[number], gamma=gamma, **settings)
+        if trace.finish_reason == "interrupted":  # the decoder keeps its text, but half a profile is of no use
+            raise KeyboardInterrupt
+        return trace.rounds
 
 
 def _checked(target, drafter, prompts, gammas, max_new_tokens, sampling, runs, seed) -> _Setting:
@@ -132,26 +138,25 @@ def _checked(target, drafter, prompts, gammas, max_new_tokens, sampling, runs, s
         raise ValueError("drafter=None: there is nothing to profile; give a draft model or a drafter.")
     drafter = as_drafter(drafter)
     drafter.check_target(target)
-    prompts, _ = as_prompts(target, prompts)
+    empty = prompts is None or (hasattr(prompts, "__len__") and len(prompts) == 0)
+    prompts = [] if empty else as_prompts(target, prompts)[0]
     if len(prompts) < 2:
         raise ValueError(
-            "prompts: there is only one; give at least two, since half of them calibrate the prediction and the "
-            "others are measured."
+            f"prompts: there is {'only one' if prompts else 'none'}; give at least two, since half of them calibrate "
+            "the prediction and the others are measured."
         )
     listed = hasattr(gammas, "__iter__") and not isinstance(gammas, (str, bytes))
     gammas = sorted({integer(gamma, "gammas: a γ", 1) for gamma in (gammas if listed else [gammas])})
     if not gammas:
         raise ValueError("gammas=() is empty: give at least one γ, such as (1, 2, 4).")
     max_new_tokens, runs, seed = (
-        integer(max_new_tokens, "max_new_tokens", 2),
-        integer(runs, "runs", 1),
-        integer(seed, "seed", 0),
+        integer(value, name, least)
+        for value, name, least in ((max_new_tokens, "max_new_tokens", 2), (runs, "runs", 1), (seed, "seed", 0))
     )
     if seed >= 2**63:
         raise ValueError(f"seed={seed}: each text has a seed of its own from there on; give one below 2**63.")
-    begins = target.start_tokens  # of an encoder-decoder, whose texts do not go on from the prompt
-    longest = max(map(len, prompts if begins is None else [begins]))
-    if longest + max_new_tokens > target.context:
+    setting = _Setting(target, drafter, prompts, gammas, max_new_tokens, as_sampling(sampling), runs, seed)
+    if (longest := max(setting.lengths)) + max_new_tokens > target.context:
         raise ValueError(
             f"max_new_tokens={max_new_tokens}: with a prompt of {longest} tokens that is more than the context of "
             f"{target.name!r} ({target.context}); ask for less."
@@ -160,21 +165,7 @@ def _checked(target, drafter, prompts, gammas, max_new_tokens, sampling, runs, s
         raise ValueError(
             f"gammas: γ={gammas[-1]} never fits into max_new_tokens={max_new_tokens}; ask for a longer text."
         )
-    sampling = as_sampling(sampling)
-    return _Setting(target, drafter, prompts, gammas, max_new_tokens, sampling, runs, seed)
-
-
-def _rounds(setting, number, gamma, seed):
-    """The rounds of one text after prompt number, plain for gamma = 0."""
-    settings = dict(max_new_tokens=setting.max_new_tokens, sampling=setting.sampling, eos=(), seed=seed, record="none")
-    prompt = setting.prompts[number]
-    if gamma == 0:
-        trace = autoregress(setting.target, prompt, **settings)
-    else:
-        trace = speculate(setting.target, setting.drafter, prompt, gamma=gamma, **settings)
-    if trace.finish_reason == "interrupted":  # the decoder keeps what it has; half a profile is of no use
-        raise KeyboardInterrupt
-    return trace.rounds
+    return setting
 
 
 # --- forwards, one by one -----------------------------------------------------------------------
@@ -183,27 +174,25 @@ def _rounds(setting, number, gamma, seed):
 class _Forwards:
     """Times single forwards as the decoder runs them: draft steps, then the target, at the text's mean length.
 
-    Tapes are as long as the decoder's. A draft step feeds one token, or two after full acceptance; both are timed.
-    Only a draft model has steps of its own: what other drafters cost is in the calibration's draft phase.
+    KV caches are as long as the decoder's. A draft step feeds one token, or two after full acceptance; both are timed.
+    Only a draft model has steps of its own: the cost of other drafters is in the calibration's draft phase.
     """
 
     def __init__(self, setting):
-        target, prompts = setting.target, setting.prompts
+        prompts = setting.prompts
         self.sizes = range(1, setting.gammas[-1] + 2)
-        self.models = {"target": target}
+        self.models = {"target": setting.target}
         if isinstance(setting.drafter, ModelDrafter):
             self.models["draft"] = setting.drafter.model
-        begins = target.start_tokens
-        mean = round(statistics.mean(map(len, prompts))) if begins is None else len(begins)
+        mean = round(statistics.mean(setting.lengths))
         room = min(model.context for model in self.models.values()) - len(self.sizes) - 1
         self.at = max(1, min(mean + setting.max_new_tokens // 2, room))
-        capacity = mean + setting.max_new_tokens + len(self.sizes)
+        capacity = max(mean + setting.max_new_tokens, self.at) + len(self.sizes)
         ids = [token for prompt in prompts for token in prompt]
         least = min(model.vocab_size for model in self.models.values())
         self.ids = torch.tensor(ids * math.ceil((self.at + len(self.sizes)) / len(ids))).clamp(max=least - 1)[None]
-        self.caches = {}
+        self.caches = {name: model.new_cache([prompts[0]], capacity) for name, model in self.models.items()}
         for name, model in self.models.items():
-            self.caches[name] = model.new_cache([prompts[0]], max(capacity, self.at + len(self.sizes)))
             self.caches[name].feed(self.ids[:, : self.at].to(model.device))
         self.seconds = {}
 
@@ -242,7 +231,7 @@ def _wait(device):
 
 
 def typical(seconds) -> float:
-    """The mean of the middle half. Neither stalls nor a machine of two speeds, where a median would jump, upset it."""
+    """The mean of the middle half: stalls do not move it, and where the machine has two speeds it does not jump."""
     return float(stats.trim_mean(list(seconds), 0.25))
 
 
@@ -259,7 +248,7 @@ def _costs(forwards, texts, plain_steps, largest) -> dict:
         c, extra = typical(drafting) if drafting else 0.0, 0.0
 
     def alone(phase, before, r):
-        """What a round's forwards take by themselves in that phase."""
+        """The time of a round's forwards by themselves in that phase."""
         if phase == "target":
             return verify_cost[len(r.draft_tokens) + 1] * step
         catches_up = r.draft_tokens and before.outcome == "bonus"
@@ -269,7 +258,7 @@ def _costs(forwards, texts, plain_steps, largest) -> dict:
     outside = {}
     for phase in PHASES:
         readings = [(len(r.draft_tokens), r.seconds[phase] - alone(phase, before, r)) for before, r in later]
-        if phase != "draft" or "draft" in forwards.models:  # there a round without drafts is a plain step
+        if phase != "draft" or "draft" in forwards.models:  # other drafters search in vain: no plain step does that
             readings += [(0, seconds) for seconds in plain[phase]]
         outside[phase] = _straight(readings, largest)
     first = []
@@ -290,8 +279,8 @@ def _costs(forwards, texts, plain_steps, largest) -> dict:
 def _straight(readings, largest) -> list[float]:
     """[(drafts, seconds)] -> seconds with 0, 1, … largest drafts: a + b·drafts, with a and b at least 0.
 
-    The line is fitted to what is typical of each number of drafts, weighted by its readings: nearly all have none or
-    the largest number, the few in between are from the ends of texts.
+    The line is fitted to the typical reading of each number of drafts, weighted by how many there are: nearly all are
+    of no drafts or of the largest number, the few in between come from the ends of texts.
     """
     by_drafts = {}
     for drafts, seconds in readings:
@@ -308,10 +297,9 @@ def acceptance(rounds) -> tuple[list[tuple[float, int]], list[tuple[float, float
     """[(number of the prompt, Round)] -> ([(accepted / tested, tested)], [(low, high)]) by draft position.
 
     The 95 % intervals are for other prompts like these. Coins of one text go together (easy passages, hard ones), so
-    it is the prompts that are taken as independent, not the coins: Wilson's interval, with the number tested divided
-    by the design effect (the variance of the rate between prompts over that of independent coins, at least 1) and
-    corrected for their small number by Student's t (Korn and Graubard 1998). One prompt says nothing about others:
-    its interval is (0, 1).
+    the prompts count as independent, not the coins: Wilson's interval, with the number tested divided by the design
+    effect (the variance of the rate between prompts over that of independent coins, at least 1) and corrected for the
+    small number of prompts by Student's t (Korn and Graubard 1998). From one prompt alone the interval is (0, 1).
     """
     rates, intervals = [], []
     for position in range(max((r.tested for _, r in rounds), default=0)):
@@ -341,13 +329,13 @@ def _interval(accepted, tested) -> tuple[float, float]:
     return min(rate, max(0.0, (middle - half) / scale)), max(rate, min(1.0, (middle + half) / scale))
 
 
-def _speed(plain, speculative) -> MeasuredSpeedup:
+def _speedup(plain, speculative) -> MeasuredSpeedup:
     ratios = [a / b for a, b in zip(plain, speculative, strict=True)]
     return MeasuredSpeedup(statistics.median(ratios), min(ratios), max(ratios), len(ratios))
 
 
 def _operations_ratio(target, drafter) -> float | None:
-    """By the rule that a token takes two operations a parameter; None for drafters and models without parameters."""
+    """ĉ, as a token takes about two operations a parameter; None for drafters and models without parameters."""
     try:
         return drafter.model.model.num_parameters() / target.model.num_parameters()
     except AttributeError:

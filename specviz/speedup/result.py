@@ -1,15 +1,19 @@
-"""A measured pair: what its drafts are worth, what its rounds cost, how fast it was, and what that says."""
+"""A measured pair as data: acceptance, costs and speedups; predictions from them; to and from JSON."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specviz.speedup.theory import expected_tokens_by_position, round_cost, speedup
 from specviz.trace import PHASES
+
+if TYPE_CHECKING:
+    from specviz.speedup.verdict import Advice
 
 VERSION = 2
 BUNDLED = {"tales": Path(__file__).parent / "tales.json"}
@@ -28,11 +32,11 @@ class MeasuredSpeedup:
 
 @dataclass(frozen=True, repr=False)
 class Profile:
-    """One pair on one machine, as profile() measures it. Times without unit are in target steps: the target's forward
-    over one token.
+    """One pair on one machine, as profile() measures it.
 
-    The speedups are those of one half of the prompts. Everything else, that is all that the prediction is made of,
-    comes from forwards timed one by one and from the other half, decoded plainly and with the largest γ alone.
+    Times without a unit are in target steps: 1 is the target's forward over one token. The speedups come from one half
+    of the prompts. All that the prediction is made of comes from forwards timed one by one and from the other half,
+    decoded plainly and with the largest γ alone.
 
     Raises ValueError for numbers that cannot be: rates outside [0, 1], times that are not positive, no γ at all.
     """
@@ -67,33 +71,32 @@ class Profile:
                 raise ValueError(f"profile: {name}={getattr(self, name)!r}: must be {must}.")
 
         rates = [alpha for alpha, _ in self.alpha_by_position]
-        check(self.version == VERSION, "version", f"{VERSION}, which is what this specviz reads; measure anew")
         check(all(0 <= a <= 1 for a in rates), "alpha_by_position", "(rate in [0, 1], count) by position")
         check(all(n > 0 for _, n in self.alpha_by_position), "alpha_by_position", "counted over at least one test")
         sound = len(self.alpha_intervals) == len(rates)
         sound = sound and all(0 <= low <= a <= high <= 1 for a, (low, high) in zip(rates, self.alpha_intervals))
         check(sound, "alpha_intervals", "(low, high) around the rate of each position")
-        shares = list(self.draft_lengths.values())
-        sound = all(n >= 0 for n in self.draft_lengths) and all(share >= 0 for share in shares)
-        check(sound and abs(sum(shares) - 1) < 1e-9, "draft_lengths", "{length: share}, the shares summing to 1")
+        sound = min(self.draft_lengths, default=-1) >= 0 and min(self.draft_lengths.values()) >= 0
+        sound = sound and abs(sum(self.draft_lengths.values()) - 1) < 1e-9
+        check(sound, "draft_lengths", "{length: share}, the shares summing to 1")
         check(self.max_new_tokens >= 2 and self.max_new_tokens % 1 == 0, "max_new_tokens", "a whole number, at least 2")
         check(0 < self.target_seconds < np.inf, "target_seconds", "positive and finite")
-        check(0 <= self.c < np.inf, "c", "a time ratio >= 0")
-        check(0 <= self.catch_up < np.inf, "catch_up", "a time ratio >= 0")
-        check(0 <= self.draft_prompt_seconds < np.inf, "draft_prompt_seconds", "a time >= 0")
-        check(self.verify_cost.get(1) == 1 and min(self.verify_cost) == 1, "verify_cost", "{n: V(n)} from V(1) = 1 on")
-        check(all(cost > 0 for cost in self.verify_cost.values()), "verify_cost", "{n: V(n)}, all above 0")
+        for name in ("c", "catch_up", "draft_prompt_seconds"):
+            check(0 <= getattr(self, name) < np.inf, name, "a time >= 0")
+        sound = self.verify_cost.get(1) == 1 == min(self.verify_cost) and min(self.verify_cost.values()) > 0
+        check(sound, "verify_cost", "{n: V(n)} from V(1) = 1 on, all above 0")
         phases = f"times >= 0 for each of {', '.join(PHASES)}"
-        check({*self.plain_seconds} == {*PHASES}, "plain_seconds", phases)
-        check(all(time >= 0 for time in self.plain_seconds.values()), "plain_seconds", phases)
+        sound = {*self.plain_seconds} == {*PHASES} and min(self.plain_seconds.values()) >= 0
+        check(sound, "plain_seconds", phases)
         sound = {*self.outside_seconds} == {*PHASES} and len({*map(len, self.outside_seconds.values())}) == 1
         sound = sound and all(len(times) > 1 and min(times) >= 0 for times in self.outside_seconds.values())
         check(sound, "outside_seconds", f"{phases}, by the number of drafts from 0 on")
-        check(self.speedups and all(g >= 1 for g in self.speedups), "speedups", "{γ: Speed} with γ >= 1")
+        check(min(self.speedups, default=0) >= 1, "speedups", "{γ: MeasuredSpeedup} with γ >= 1")
         for speed in self.speedups.values():
             check(0 < speed.low <= speed.median <= speed.high, "speedups", "positive, with low <= median <= high")
-        check({*self.tokens_per_round} == {*self.speedups}, "tokens_per_round", "given for each γ of speedups")
-        check(all(1 <= n < np.inf for n in self.tokens_per_round.values()), "tokens_per_round", "1 or more")
+        sound = {*self.tokens_per_round} == {*self.speedups}
+        sound = sound and all(1 <= n < np.inf for n in self.tokens_per_round.values())
+        check(sound, "tokens_per_round", "1 or more for each γ of speedups")
 
     def __repr__(self):
         best = self.fastest
@@ -126,15 +129,15 @@ class Profile:
         return max(0.0, float(more @ excess / (more @ more))) if more.any() else 0.0
 
     def verify(self, n):
-        """V(n), numbers or arrays: between measured sizes along straight lines, beyond the largest along the last."""
+        """V(n), n numbers or arrays: between measured sizes on straight lines, beyond the largest on the last line."""
         return _along(self.verify_cost, n)
 
     def parts(self, gamma: int) -> dict[str, float]:
         """Where the time of a round goes, {part: target steps}; gamma = 0 is a plain step.
 
-        "draft forwards" and "target forward" are the models, the other four what is left of each phase: drawing the
-        drafts from q, turning logits into p, the coins and the residual, the books. Where the drafter proposes fewer
-        tokens than gamma the parts are means over the lengths that it proposed.
+        "draft forwards" and "target forward" are the models; the other four are the rest of each phase: drawing the
+        drafts from q, turning logits into p, the coins and the residual, the committing. Where the drafter proposes
+        fewer tokens than gamma, the parts are means over the lengths that it proposed.
         """
         if gamma == 0:
             outside = {phase: self.plain_seconds[phase] / self.target_seconds for phase in PHASES}
@@ -154,21 +157,21 @@ class Profile:
     # --- predictions ----------------------------------------------------------------------------
 
     def iid(self, gamma):
-        """The speedup (gamma, numbers or arrays) with one α for all positions: Theorem 3.8, with V(γ+1) for its 1."""
+        """The speedup at gamma (numbers or arrays) with one α for all positions: Theorem 3.8, with V(γ+1) for its 1."""
         return speedup(self.alpha, gamma, self.c, self.verify)
 
     def predicted(self, gamma, *, overhead=False):
         """The speedup that α by position, c and V(n) promise at gamma (a number or an array): E[N] / (γ c + V(γ+1)).
 
         overhead=True is the whole prediction, of texts of max_new_tokens tokens: it also counts the time outside the
-        forwards, in plain decoding too, the draft's forward over the prompt, and that windows shrink where a text
-        ends. Positions beyond those measured are given the last one's rate.
+        forwards (in plain decoding too), the draft's forward over the prompt, and the short windows at a text's end.
+        Positions beyond those measured have the rate of the last one.
         """
         one = self._speedup_of_a_text if overhead else self._speedup_of_a_round
         return np.vectorize(lambda g: one(int(g)) if g else 1.0, otypes=[float])(gamma)[()]
 
     def predicted_tokens_per_round(self, gamma: int) -> float:
-        """Tokens a round of texts of max_new_tokens tokens, their short last rounds counted."""
+        """Tokens a round in texts of max_new_tokens tokens, their short last rounds included."""
         return self.max_new_tokens / float(self._rounds(gamma)[0].sum())
 
     def _speedup_of_a_round(self, gamma):
@@ -195,7 +198,7 @@ class Profile:
         return np.array((rates + rates[-1:] * gamma)[:gamma])
 
     def _lengths(self, gamma) -> dict[int, float]:
-        """{drafts: share of rounds} when gamma is asked for; who always filled the largest γ also fills a larger."""
+        """{drafts: share of rounds} at gamma. Rounds that filled the largest γ measured would fill a larger one too."""
         lengths, largest = {}, len(self.outside_seconds["draft"]) - 1
         for proposed, share in self.draft_lengths.items():
             drafts = gamma if proposed >= largest else min(proposed, gamma)
@@ -209,13 +212,20 @@ class Profile:
 
     @property
     def verdict(self) -> str:
-        """Whether to speculate, with which γ, what sets the limit, and whether the prediction held: a few sentences."""
+        """Whether to speculate, with which γ, the limit, and whether the prediction held: a few sentences."""
         from specviz.speedup.verdict import verdict
 
         return verdict(self)
 
+    @property
+    def advice(self) -> list[Advice]:
+        """What to do about the findings of the verdict: (problem, remedy, lesson) each, empty if nothing helps."""
+        from specviz.speedup.verdict import advice
+
+        return advice(self)
+
     def report(self) -> str:
-        """Everything as text: acceptance, costs, predicted against measured, the verdict."""
+        """Everything as text: acceptance, costs, predicted against measured, the verdict, the advice."""
         from specviz.speedup.verdict import report
 
         return report(self)
@@ -231,26 +241,16 @@ class Profile:
         """The inverse of to_json. Raises ValueError for other JSON, for another version and for bad numbers."""
         try:
             data = json.loads(text, parse_constant=_refuse)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"this is not the JSON of a profile: {error}.") from error
-        version = data.get("version") if isinstance(data, dict) else None
-        if type(version) is not int or version != VERSION:
-            raise ValueError(f"profile version {version!r}: this specviz reads version {VERSION}; measure anew.")
-        if unknown := set(data) - {field.name for field in fields(cls)}:
-            raise ValueError(f"this is not the JSON of a profile: it has {sorted(unknown)} besides.")
-        try:
-            for name in ("draft_lengths", "verify_cost", "speedups", "tokens_per_round"):
-                data[name] = {int(key): value for key, value in data[name].items()}
-            data["speedups"] = {gamma: MeasuredSpeedup(**speed) for gamma, speed in data["speedups"].items()}
-            data["alpha_by_position"] = [(float(alpha), int(tested)) for alpha, tested in data["alpha_by_position"]]
-            data["alpha_intervals"] = [(float(low), float(high)) for low, high in data["alpha_intervals"]]
-            return cls(**data)
-        except (KeyError, TypeError, AttributeError) as error:  # a field that lacks, or text where a number belongs
-            raise ValueError(f"this is not the JSON of a complete profile: {error!r}.") from error
-        except ValueError as error:
-            if str(error).startswith("profile: "):
-                raise
-            raise ValueError(f"this is not the JSON of a complete profile: {error!r}.") from error
+            if (version := data.get("version")) == VERSION:
+                for name in ("draft_lengths", "verify_cost", "speedups", "tokens_per_round"):
+                    data[name] = {int(key): value for key, value in data[name].items()}
+                data["speedups"] = {gamma: MeasuredSpeedup(**speed) for gamma, speed in data["speedups"].items()}
+                for name in ("alpha_by_position", "alpha_intervals"):
+                    data[name] = [(float(rate), other) for rate, other in data[name]]
+                return cls(**data)
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"this is not the JSON of a profile: {error!r}.") from error
+        raise ValueError(f"profile version {version!r}: this specviz reads version {VERSION}; measure anew.")
 
     @classmethod
     def bundled(cls, name="tales") -> Profile:
@@ -259,32 +259,17 @@ class Profile:
             raise ValueError(f"profile {name!r} is unknown: the bundled ones are {sorted(BUNDLED)}.")
         return cls.from_json(BUNDLED[name].read_text(encoding="utf-8"))
 
-    def without(self, cost: str) -> Profile:
-        """The same pair were one cost gone: "draft" (its steps), "draft_prompt" (the draft's reading of the prompt),
-        "verify" (V = 1), or "outside" (beyond plain's)."""
-        if cost == "draft":
-            return replace(self, c=0.0, catch_up=0.0)
-        if cost == "draft_prompt":
-            return replace(self, draft_prompt_seconds=0.0)
-        if cost == "verify":
-            return replace(self, verify_cost=dict.fromkeys(self.verify_cost, 1.0))
-        if cost == "outside":
-            drafts = range(len(self.outside_seconds["draft"]))
-            as_plain = {phase: [time for _ in drafts] for phase, time in self.plain_seconds.items()}
-            return replace(self, outside_seconds=as_plain)
-        raise ValueError(f"cost={cost!r}: must be 'draft', 'draft_prompt', 'verify' or 'outside'.")
-
 
 def expected_rounds(alphas, lengths, max_new_tokens):
-    """How many rounds a text takes, on average -> (rounds [γ+1] by drafts, rounds that catch up).
+    """The mean number of rounds of a text -> (rounds [γ+1] by drafts, rounds that catch up).
 
-    alphas [γ]: acceptance rate by position, each given that all before were accepted. lengths {l: share}: how many
-    tokens the drafter proposes, up to γ. A round that catches up is one with drafts after full acceptance: the draft
-    model has not been fed the last draft yet.
+    alphas [γ]: acceptance rate by position, each given that all before were accepted. lengths {l: share}: tokens that
+    the drafter proposes, up to γ. A round catches up if it has drafts and comes after full acceptance: the draft model
+    has not been fed the last draft yet.
 
-    Exact where acceptances depend on the position alone: a text of r tokens to come drafts L = min(l, r - 1), accepts
-    k of them with probability Π_{i<=k} α_i·(1 - α_{k+1}) (no second factor for k = L), and r - k - 1 are left to come.
-    In an endless text the mean tokens of a round are 1 + Σ_k Π_{i<=k} α_i, and Equation 1 where all α_i are equal.
+    Exact where acceptance depends on the position alone: with r tokens to come a round drafts L = min(l, r - 1),
+    accepts k of them with probability Π_{i<=k} α_i·(1 - α_{k+1}) (no second factor for k = L), and leaves r - k - 1.
+    In an endless text the mean tokens of a round are 1 + Σ_k Π_{i<=k} α_i: Equation 1 where all α_i are equal.
     """
     alphas = np.asarray(alphas, dtype=float)
     most = len(alphas)

@@ -1,7 +1,7 @@
-"""What a round yields, what it costs, and what that makes of the speed: the paper's section 3 and appendix A.
+"""The yield of a round, its cost, and the speedup that follows: the paper's section 3 and appendix A.
 
 Arguments are numbers or arrays, which broadcast against each other; results are float64 (best_gamma: integers).
-Times are in target steps: 1 is what the target takes for one token. The formulas hold at alpha = 0 and 1 too.
+Times are in target steps: 1 is the target's time for one token. The formulas hold at alpha = 0 and 1 too.
 
     alpha        acceptance rate, in [0, 1]
     gamma        drafts a round, a whole number >= 0 (0 is plain decoding)
@@ -15,6 +15,8 @@ Arguments outside of these ranges raise a ValueError that names them.
 from __future__ import annotations
 
 import numpy as np
+
+_TINY = np.finfo(np.float64).tiny  # "above 0" begins here
 
 
 def expected_tokens(alpha, gamma):
@@ -46,7 +48,7 @@ def wasted_drafts(alpha, gamma):
 
 def round_cost(gamma, c, verify_cost=1.0):
     """Time of a round in target steps: γ·c + V(γ+1)."""
-    gamma, c = _gamma(gamma), _number(c, "c", least=0, says="a time ratio, >= 0")
+    gamma, c = _gamma(gamma), _number(c, "c", 0, "a time ratio, >= 0")
     return (gamma * c + _verify_cost(verify_cost, gamma + 1))[()]
 
 
@@ -63,7 +65,7 @@ def operations(alpha, gamma, c_hat=0.0):
 
     c_hat: operations of a draft step over those of a target step, >= 0.
     """
-    gamma, c_hat = _gamma(gamma), _number(c_hat, "c_hat", least=0, says="a ratio of operations, >= 0")
+    gamma, c_hat = _gamma(gamma), _number(c_hat, "c_hat", 0, "a ratio of operations, >= 0")
     return (gamma * c_hat + gamma + 1) / expected_tokens(alpha, gamma)
 
 
@@ -81,7 +83,7 @@ def best_gamma(alpha, c, verify_cost=1.0, *, max_gamma=100):
         verify_cost = np.asarray(verify_cost)[..., None]
     # gamma runs along an axis of its own, the last
     factors = speedup(_alpha(alpha)[..., None], gamma, np.asarray(c)[..., None], verify_cost)
-    factors[..., 0] = 1.0  # whatever verify_cost says: without drafts it is plain decoding
+    factors[..., 0] = 1.0  # without drafts it is plain decoding, whatever verify_cost says of one token
     return np.argmax(factors, axis=-1)
 
 
@@ -92,7 +94,7 @@ def oracle_tokens(alpha):
 
 
 def oracle_speedup(alpha, c, slope=0.0):
-    """The same for time: 1 / (1 - α + (c + slope)·α), what no choice of γ > 0 can exceed (section 3.5).
+    """The same for time: 1 / (1 - α + (c + slope)·α), which no choice of γ > 0 can exceed (section 3.5).
 
     The oracle drafts all that will be accepted and nothing else; where c + slope > 1 even that is slower than plain
     decoding. slope is the growth of V, see linear_cost(); the paper has 0. inf at alpha = 1 with free drafts.
@@ -110,7 +112,7 @@ def least_alpha(c, verify_two=1.0):
     Where V grows by equal steps the same holds; where V jumps at two tokens and stays flat, a longer window may gain
     although γ = 1 does not. A result above 1 means that no draft is good enough for γ = 1.
     """
-    verify_two = _number(verify_two, "verify_two", above=0, says="the time of two tokens in target steps, > 0")
+    verify_two = _number(verify_two, "verify_two", _TINY, "the time of two tokens in target steps, > 0")
     return (_number(c, "c", 0, "a time ratio, >= 0") + (verify_two - 1))[()]
 
 
@@ -134,24 +136,21 @@ def non_iterative_acceptance(p, q):
 def lenient_acceptance(p, q, lenience):
     """Acceptance when the test is against lenience·q, lenience in (0, 1]: Σ min(p/l, q) (A.5).
 
-    p, q [..., V] -> [...]. Below 1 the output is no longer distributed as p: P(x) <= p(x)/l is all that holds.
+    p, q [..., V] -> [...]. Below 1 the output does not follow p; only P(x) <= p(x)/l holds.
     """
-    lenience = _number(lenience, "lenience", above=0, most=1, says="in (0, 1]; 1 is exact")
+    lenience = _number(lenience, "lenience", _TINY, "in (0, 1]; 1 is exact", most=1)
     return np.minimum(_distribution(p, "p") / lenience[..., None], _distribution(q, "q")).sum(-1)[()]
 
 
 # --- arguments ----------------------------------------------------------------------------------
 
 
-def _number(value, name, least=None, says="", *, above=None, most=None):
+def _number(value, name, least, says, most=np.inf):
     try:
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name}={value!r}: must be a number or an array of numbers, {says}.") from None
-    sound = np.isfinite(numbers)
-    sound &= True if least is None else numbers >= least
-    sound &= True if above is None else numbers > above
-    sound &= True if most is None else numbers <= most
+    sound = np.isfinite(numbers) & (numbers >= least) & (numbers <= most)
     if not sound.all():
         shown = value if numbers.ndim == 0 else float(numbers[~sound][0])
         raise ValueError(f"{name}={shown!r}: must be {says}.")
@@ -171,7 +170,7 @@ def _gamma(value, name="gamma"):
 
 def _verify_cost(value, n):
     called = value(n) if callable(value) else value
-    return _number(called, "verify_cost", above=0, says="V(gamma+1) in target steps, > 0, or a function that gives it")
+    return _number(called, "verify_cost", _TINY, "V(gamma+1) in target steps, > 0, or a function that gives it")
 
 
 def _distribution(value, name):
