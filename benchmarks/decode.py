@@ -30,9 +30,9 @@ import transformers
 
 from specviz import SamplingParams, autoregress, load_pair, speculate
 from specviz.drafters.prompt_lookup import PromptLookup
-from specviz.models.zoo import DTYPES
 from specviz.progress import progress_bar
 from specviz.speedup.measure import machine
+from specviz.zoo.pairs import DTYPES
 
 DATA = Path(__file__).parent / "data"
 PLAIN, PEER_PLAIN, PEER = "specviz, plain", "transformers, plain", "transformers, assisted"

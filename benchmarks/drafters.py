@@ -19,9 +19,9 @@ from specviz.drafters.layer_skip import LayerSkip
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.equivalence.greedy import first_difference
 from specviz.models.ngram import NgramModel
-from specviz.models.smollm2 import Unavailable
 from specviz.progress import progress_bar
 from specviz.speedup.measure import machine
+from specviz.zoo.smollm2 import Unavailable
 
 BLOCKS = Path(__file__).parent / "data" / "heldout.json"
 GAMMA, SIZES = 4, (1, 2, 4, 8, 16)

@@ -6,7 +6,6 @@ these very steps.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import gt
@@ -289,19 +288,19 @@ def _texts_before(state, proposal):
 def _sound_numbers(state, proposal, p, verdict):
     """The round's one transfer: drafts, accepted and next_token as lists, once p and q are known to be sound."""
     x, q, p = as_array(proposal.tokens), as_array(proposal.q), as_array(p)
-    # A NaN is in all probabilities of a p or in none, and shows in the sum of a q.
-    x, accepted, next_token, *numbers = host(
-        x, as_array(verdict.accepted), as_array(verdict.next_token), p[..., 0], q.sum(-1), of_ids(q, x)
+    nan_p = namespace(p).isnan(p[..., 0])  # throughout, or nowhere
+    nan_q = namespace(q).isnan(q.sum(-1))
+    zero_q = of_ids(q, x) <= 0
+    x, accepted, next_token, *bad = host(
+        x, as_array(verdict.accepted), as_array(verdict.next_token), nan_p, nan_q, zero_q
     )
-    some_p, sum_q, drafted_q = (chain.from_iterable(rows.tolist()) for rows in numbers)
-    if math.isnan(sum(some_p) + sum(sum_q)) or min(drafted_q, default=1) <= 0:
-        _check_soundness(state, proposal.lengths.numpy()[:, None], *numbers)
+    if any(map(np.count_nonzero, bad)):
+        _check_soundness(state, proposal.lengths.numpy()[:, None], *bad)
     return x.tolist(), accepted.tolist(), next_token.tolist()
 
 
-def _check_soundness(state, lengths, some_p, sum_q, drafted_q):
-    """Raise if something is wrong ([B, gamma + 1] and twice [B, gamma]) at a position that was reached."""
-    nan_p, nan_q, zero_q = np.isnan(some_p), np.isnan(sum_q), drafted_q <= 0
+def _check_soundness(state, lengths, nan_p, nan_q, zero_q):
+    """Raise if something is wrong (bool, [B, gamma + 1] and twice [B, gamma]) at a position that was reached."""
     position = np.arange(nan_p.shape[1])
     drafted = position[:-1] < lengths
     reached = (position <= lengths) & state.active.numpy()[:, None]

@@ -42,7 +42,7 @@ def _put_models_on(device):
     """
     from specviz.models.causal import HubModel
     from specviz.models.table import TableModel
-    from specviz.models.zoo import choose_device
+    from specviz.zoo.pairs import choose_device
 
     try:
         torch.zeros(1, dtype=torch.float64, device=choose_device(device))

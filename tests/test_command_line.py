@@ -19,8 +19,8 @@ from specviz.__main__ import COMMANDS, main
 from specviz.commands import shared
 from specviz.commands.profile import PROMPTS, gammas
 from specviz.equivalence import MUTANTS
-from specviz.models.zoo import CHECKPOINTS
 from specviz.speedup import Profile
+from specviz.zoo.pairs import CHECKPOINTS
 
 TINY = ["--gammas", "1,2", "--max-new-tokens", "6", "--runs", "1"]
 GENERATE = ["generate", "tales", "--prompt", "Once upon a time", "--seed", "3", "--max-new-tokens", "12"]

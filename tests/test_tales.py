@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from specviz import SamplingParams, autoregress, load_pair, speculate
-from specviz.models.zoo import CHECKPOINTS, choose_device, load_model
+from specviz.zoo.pairs import CHECKPOINTS, choose_device, load_model
 
 FOLDER = CHECKPOINTS / "tales"
 BLOCKS = json.loads((Path(__file__).parent.parent / "benchmarks" / "data" / "heldout.json").read_text())

@@ -24,11 +24,11 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from specviz import SamplingParams, autoregress, load_pair, speculate
 from specviz.drafters.prompt_lookup import PromptLookup
-from specviz.models import smollm2, zoo
-from specviz.models.smollm2 import Unavailable, cache_root, converted_folder
+from specviz.zoo import pairs, smollm2
+from specviz.zoo.smollm2 import Unavailable, cache_root, converted_folder
 
 GREEDY = SamplingParams(temperature=0)
-TALES = zoo.CHECKPOINTS / "tales"
+TALES = pairs.CHECKPOINTS / "tales"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 # SmolLM2's own, but for a shorter system message.
 TEMPLATE = (
@@ -171,7 +171,7 @@ def conversions(monkeypatch):
 
 
 def test_weights_arrive_unchanged(llama, package, cache):
-    model = zoo.load_model(converted_folder(), "cpu").model
+    model = pairs.load_model(converted_folder(), "cpu").model
     assert model.state_dict().keys() == llama.state_dict().keys()
     for name, weight in llama.state_dict().items():
         assert torch.equal(model.state_dict()[name], weight), name
@@ -189,7 +189,7 @@ def test_quantized_weights_are_unpacked(llama, tmp_path):
     write_gguf(tmp_path / "q4.gguf", llama, "Q4_1")
     (tmp_path / "out").mkdir()
     smollm2.convert(tmp_path / "q4.gguf", tmp_path / "out")
-    model = zoo.load_model(tmp_path / "out", "cpu").model
+    model = pairs.load_model(tmp_path / "out", "cpu").model
     for name, weight in llama.state_dict().items():
         found = model.state_dict()[name]
         if "mlp" in name:  # whose rows llama.cpp keeps in their order
@@ -202,7 +202,7 @@ def test_quantized_weights_are_unpacked(llama, tmp_path):
 
 
 def test_the_tokenizer_and_its_chat_template(package, cache):
-    target = zoo.load_model(converted_folder(), "cpu")
+    target = pairs.load_model(converted_folder(), "cpu")
     assert target.eos == {2} and target.context == 128
     tokenizer = target.tokenizer
     for text in ("he said: he, 1234 times\n  déjà 🙂", "<|im_start|>user\nhi<|im_end|>\n"):
@@ -331,7 +331,7 @@ def test_two_processes_convert_once(package, cache, tmp_path):
     code = f"""
 import sys, time
 sys.path[:0] = [{str(package)!r}]
-from specviz.models import smollm2
+from specviz.zoo import smollm2
 convert = smollm2.convert
 def slowly(*args):
     print("converting", flush=True)
@@ -399,7 +399,7 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "ENDPOINT", url)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(zoo, "HUB_SECONDS", 0.5)
+        monkeypatch.setattr(pairs, "HUB_SECONDS", 0.5)
         for name in ("http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.delenv(name, raising=False)
             monkeypatch.delenv(name.upper(), raising=False)
@@ -464,17 +464,17 @@ def test_a_hub_serves_pairs_and_then_its_cache_does(serving, gguf, tmp_path, mon
     # In a process of its own, since hub libraries remember the address that they saw first.
     code = """
 import sys, time
-from specviz.models import zoo
+from specviz.zoo import pairs
 def load():
     start = time.monotonic()
-    pairs = [zoo.load_pair("me/target", "me/draft", device="cpu")]
+    loaded = [pairs.load_pair("me/target", "me/draft", device="cpu")]
     print(f"{time.monotonic() - start:.1f}")
     for name in ("gpt2", "smollm2-360m", "smollm2-1.7b", "qwen2.5", "smollm2"):
-        pairs.append(zoo.load_pair(name, device="cpu"))
-    print([[part.name for part in pair] for pair in pairs], flush=True)
+        loaded.append(pairs.load_pair(name, device="cpu"))
+    print([[part.name for part in pair] for pair in loaded], flush=True)
 load()
 sys.stdin.readline()
-zoo.HUB_SECONDS = 1.0
+pairs.HUB_SECONDS = 1.0
 load()
 """
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
@@ -502,11 +502,11 @@ load()
 
 def test_a_silent_hub_is_given_up_in_time(silent):
     start = time.monotonic()
-    problem = zoo.hub_problem("me/model")
+    problem = pairs.hub_problem("me/model")
     assert time.monotonic() - start < 2
     assert problem == "the hub does not answer within 0.5 s" or "Timeout" in problem  # whichever comes first
     with pytest.raises(Unavailable, match="'me/model' cannot be loaded: the hub .* holds no complete copy"):
-        zoo.load_model("me/model", "cpu")
+        pairs.load_model("me/model", "cpu")
     with pytest.raises(Unavailable, match="'me/b' cannot be loaded: the hub"):
         load_pair("me/a", "me/b", device="cpu")
 
@@ -521,7 +521,7 @@ def test_names_that_are_never_looked_up_are_given_up_in_time(hub, monkeypatch):
     hub("http://hub.invalid")
     monkeypatch.setattr(socket, "getaddrinfo", hang)
     start = time.monotonic()
-    problem = zoo.hub_problem("me/model")
+    problem = pairs.hub_problem("me/model")
     assert time.monotonic() - start < 2
     released.set()
     assert problem == "the hub does not answer within 0.5 s"
@@ -529,16 +529,16 @@ def test_names_that_are_never_looked_up_are_given_up_in_time(hub, monkeypatch):
 
 def test_other_problems_of_a_hub(hub, serving, monkeypatch):
     hub("http://127.0.0.1:9")  # no server there
-    assert zoo.hub_problem("me/model").startswith("the hub cannot be reached (")
+    assert pairs.hub_problem("me/model").startswith("the hub cannot be reached (")
     monkeypatch.setattr(Files, "do_HEAD", lambda self: self.send_error(503))
     hub(serving)
-    assert zoo.hub_problem("me/model") == "the hub answers with error 503"
+    assert pairs.hub_problem("me/model") == "the hub answers with error 503"
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert zoo.hub_problem("me/model") == "HF_HUB_OFFLINE is set"
+    assert pairs.hub_problem("me/model") == "HF_HUB_OFFLINE is set"
 
 
 def test_folders_are_loaded_without_asking(monkeypatch):
-    monkeypatch.setattr(zoo, "hub_problem", None)
+    monkeypatch.setattr(pairs, "hub_problem", None)
     load_pair("tales", device="cpu")
     load_pair(TALES / "target", TALES / "draft", device="cpu")
 
@@ -554,13 +554,13 @@ def test_folders_are_loaded_without_asking(monkeypatch):
     ],
 )
 def test_a_path_that_is_no_id_is_never_asked_for(monkeypatch, target, draft, message):
-    monkeypatch.setattr(zoo, "hub_problem", lambda id: "it was asked")
+    monkeypatch.setattr(pairs, "hub_problem", lambda id: "it was asked")
     with pytest.raises(ValueError, match=message):
         load_pair(target, draft, device="cpu")
 
 
 def test_a_folder_may_be_relative_or_in_the_home(monkeypatch, tmp_path):
-    monkeypatch.setattr(zoo, "hub_problem", None)
+    monkeypatch.setattr(pairs, "hub_problem", None)
     monkeypatch.setenv("HOME", str(TALES))
     monkeypatch.chdir(TALES)
     target, draft = load_pair("./draft", "~/draft", device="cpu")
@@ -639,7 +639,7 @@ def test_places_that_cannot_be_are_refused(given, message):
 
 
 def test_a_map_needs_accelerate(monkeypatch):
-    monkeypatch.setattr(zoo.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(pairs.importlib.util, "find_spec", lambda name: None)
     for name in ("tales", "smollm2"):
         with pytest.raises(ValueError, match="device_map='auto' needs the package accelerate: pip install accelerate"):
             load_pair(name, device_map="auto")

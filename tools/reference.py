@@ -32,22 +32,22 @@ def reference() -> str:
     return "\n".join([HEAD, *(part for room in ROOMS for part in _room(room, described))])
 
 
-def _room(name, described):
-    module = importlib.import_module(name)
-    yield f"## {name}\n\n{inspect.getdoc(module)}\n"
-    for public in sorted(_public(module), key=str.lower):
-        value = getattr(module, public)
+def _room(room, described):
+    module = importlib.import_module(room)
+    yield f"## {room}\n\n{inspect.getdoc(module)}\n"
+    for name in sorted(public(module), key=str.lower):
+        value = getattr(module, name)
         if isinstance(value, ModuleType):
             yield f"- `{value.__name__}`: {inspect.getdoc(value).splitlines()[0]}"
         elif id(value) in described:
-            yield f"- `{public}`: see {described[id(value)]}"
+            yield f"- `{name}`: see {described[id(value)]}"
         else:
-            described[id(value)] = name
-            yield from _entry(public, value)
+            described[id(value)] = room
+            yield from _entry(name, value)
     yield ""
 
 
-def _public(module) -> list[str]:
+def public(module) -> list[str]:
     """What __all__ lists; of a module without it the functions and classes that it defines."""
     own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
     return getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")]

