@@ -55,7 +55,7 @@ class Profile:
     draft_lengths: dict[int, float]  # {drafts proposed where the largest γ was asked for: share of such rounds}
     target_seconds: float  # a target step
     c: float  # a draft step: of a draft model its forward alone, of other drafters the draft phase a drafted token
-    catch_up: float  # what the draft's forward over two tokens, due after full acceptance, takes beyond c
+    catch_up: float  # extra time of the draft's forward over two tokens, due after full acceptance, beyond c
     draft_prompt_seconds: float  # the draft's forward over the prompt, in the first round
     verify_cost: dict[int, float]  # {n: V(n)}
     plain_seconds: dict[str, float]  # {phase: seconds of a plain step outside its forward}
