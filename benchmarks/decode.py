@@ -1,4 +1,4 @@
-"""Our decoding beside its peers, on one pair, interleaved in one process.
+"""The decoding of this package beside its peers, on one pair, interleaved in one process.
 
     python benchmarks/decode.py [--pair tales|smollm2] [--device cpu|cuda] [--dtype float32|…] [--runs N]
                                 [--prompts N] [--threads N] [--temperatures T …] [--out docs/decode.md]
@@ -7,9 +7,9 @@ tales: plain and assisted generate() of transformers and, if it is installed, th
 flashspec), each at its best γ of 1 to 5 on the first prompts; and plain and speculative decoding of this package,
 at each γ. Texts have exactly 128 tokens (EOS does not end them) after prompts of 64.
 
-smollm2: SmolLM2-135M-Instruct edits and summarises texts (data/chats.json), and prompt lookup drafts: ours at each γ,
-and that of transformers (prompt_lookup_num_tokens) at its best γ of 4 and 10 on the first prompt. Texts end at EOS, or
-at 64 tokens.
+smollm2: SmolLM2-135M-Instruct edits and summarises texts (data/chats.json), and prompt lookup drafts: this
+package's at each γ, and that of transformers (prompt_lookup_num_tokens) at its best γ of 4 and 10 on the first prompt.
+Texts end at EOS, or at 64 tokens.
 
 Every run decodes all prompts with every contender, in turn and each time in another order; figures are medians over
 the runs of all prompts' tokens a second, and of ratios of these to two of the contenders' within a run. Reading the
@@ -42,7 +42,7 @@ TALES_PROMPT = 64  # tokens
 
 @dataclass
 class Job:
-    """What each table is about: one target, prompts (ids), one way to sample, and how long texts may be."""
+    """The subject of a table: one target, prompts (ids), one way to sample, the length of the texts."""
 
     title: str
     target: object
@@ -59,7 +59,7 @@ class Job:
 # --- contenders: functions of (prompt, seed) that give the new tokens ----------------------------
 
 
-def ours(job, drafter, gamma):
+def of_specviz(job, drafter, gamma):
     settings = dict(max_new_tokens=job.new, sampling=job.sampling, eos=job.eos, record="none")
 
     def decode(prompt, seed):
@@ -187,7 +187,7 @@ def table(rates):
 
 @dataclass
 class Comparison:
-    """What one --pair compares: an introduction, a Job for each table, and each Job's contenders."""
+    """One --pair: an introduction, a Job for each table, and each Job's contenders."""
 
     about: str
     jobs: list[Job]
@@ -205,13 +205,13 @@ def tales(how, temperatures, n) -> Comparison:
         for name, make in ((PEER, of_transformers), ("flashspec", of_flashspec)):
             if (found := best_of(job, make, draft, range(1, 6), first=3)) is not None:
                 named[f"{name}, γ = {found[0]}"] = found[1]
-        named[PLAIN] = ours(job, None, 0)
-        return named | {f"specviz, γ = {gamma}": ours(job, draft, gamma) for gamma in range(1, 9)}
+        named[PLAIN] = of_specviz(job, None, 0)
+        return named | {f"specviz, γ = {gamma}": of_specviz(job, draft, gamma) for gamma in range(1, 9)}
 
     about = (
         f"The bundled pair, {len(prompts)} prompts of {TALES_PROMPT} tokens, {TALES} new tokens each. Peers run at the "
-        "γ of 1 to 5 that was fastest on the first prompts. The last column holds what our forward gains (see "
-        f"*{PLAIN}*) as well as what speculation does"
+        "γ of 1 to 5 that was fastest on the first prompts. The last column holds two gains: that of this package's "
+        f"forward (see *{PLAIN}*) and that of speculation"
     )
     jobs = [Job(_way(t).capitalize(), target, prompts, SamplingParams(t), TALES, False) for t in temperatures]
     return Comparison(about, jobs, contenders)
@@ -224,11 +224,11 @@ def smollm2(how, temperatures, n) -> Comparison:
     def contenders(job):
         named = {PEER_PLAIN: of_transformers(job, lookup, 0)}
         gamma, best = best_of(job, of_transformers, lookup, (4, 10), first=1)
-        named |= {f"{PEER} by prompt lookup, γ = {gamma}": best, PLAIN: ours(job, None, 0)}
+        named |= {f"{PEER} by prompt lookup, γ = {gamma}": best, PLAIN: of_specviz(job, None, 0)}
         for gamma in (2, 4, 8):
             for remark, drafter in lookups.items():
                 if gamma == 4 or not remark:
-                    named[f"specviz, γ = {gamma}{remark}"] = ours(job, drafter, gamma)
+                    named[f"specviz, γ = {gamma}{remark}"] = of_specviz(job, drafter, gamma)
         return named
 
     chats = json.loads((DATA / "chats.json").read_text(encoding="utf-8"))

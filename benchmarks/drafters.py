@@ -86,7 +86,7 @@ def compare(target, drafters, prompts, sampling, runs, new, eos=None) -> list[Ro
             spent, count = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
             for at, prompt in enumerate(prompts if run >= 0 else prompts[:1]):
                 names, here = list(kinds), {}
-                turn = (run + at) % len(names)  # nobody is always first
+                turn = (run + at) % len(names)  # each comes first in its turn
                 for name in names[turn:] + names[:turn]:
                     settings = dict(max_new_tokens=new, sampling=sampling, eos=eos, seed=at, record="none")
                     if kinds[name] is None:
@@ -143,7 +143,7 @@ def summary(name, timed, speedups, remark) -> Row:
 
 
 def greedy_difference(target, pairs) -> str:
-    """Whether greedy texts (plain, speculative) are equal; else by what gap of logits the first differences hung."""
+    """Whether greedy texts (plain, speculative) are equal; else how close the logits are at the first differences."""
     found = [parting for plain, other in pairs if (parting := first_difference(target, plain, other))]
     if not found:
         return "equal to plain"
@@ -202,7 +202,7 @@ def section(title, target, drafters, prompts, runs, new, eos=None):
 
 
 def ngrams(target, prompts, new):
-    """A unigram, a bigram and a trigram of what the target writes after these prompts; and how many tokens that is."""
+    """Unigram, bigram and trigram, learned from the target's texts after these prompts; and how many tokens."""
     own = autoregress(target, prompts, max_new_tokens=new, seed=0, record="none")
     names = {1: "unigram", 2: "bigram", 3: "trigram"}
     texts = [trace.tokens for trace in own]

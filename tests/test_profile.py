@@ -1,4 +1,4 @@
-"""Profiles: what profile() measures, on a clock of its own; predictions; the JSON. The verdicts: test_verdict.py."""
+"""Profiles: profile() on a clock of the test; predictions; the JSON. The verdicts: test_verdict.py."""
 
 import dataclasses
 import json

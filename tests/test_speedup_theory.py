@@ -1,4 +1,4 @@
-"""The paper's formulas: its tables, their limits, and simulations of what they claim."""
+"""The paper's formulas: its tables, their limits, and simulations of their claims."""
 
 import itertools
 from fractions import Fraction
@@ -85,7 +85,7 @@ def test_lenience_greedy_factors_recompute_and_sampled_ones_do_not():
     table_5 = np.array([0.62, 0.71, 0.76, 0.84])  # T5-small, temperature 1
     best = speedup(table_5, best_gamma(table_5, 0.015), 0.015)
     assert np.round(best, 2).tolist() == [2.33, 2.94, 3.45, 4.79]
-    assert (best < [2.5, 3.1, 3.6, 5.0]).all()  # what the text claims, and no γ reaches
+    assert (best < [2.5, 3.1, 3.6, 5.0]).all()  # the text claims these, and no γ reaches them
 
 
 def test_a_bigram_draft_for_nothing():
@@ -202,7 +202,7 @@ def test_no_window_exceeds_the_oracle_or_plain_decoding(alpha, c, slope, gamma):
 
 
 def test_the_oracle_by_simulation():
-    """It drafts what will be accepted: k drafts, one verification of k + 1 tokens, k + 1 tokens out."""
+    """It drafts the accepted tokens alone: k drafts, one verification of k + 1 tokens, k + 1 tokens out."""
     alpha, c, slope = 0.8, 0.1, 0.05
     k = np.random.default_rng(1).geometric(1 - alpha, 200_000) - 1
     assert (k + 1).sum() / (k * (c + slope) + 1).sum() == pytest.approx(oracle_speedup(alpha, c, slope), rel=0.01)

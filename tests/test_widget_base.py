@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 from specviz.widgets import OverlapExplorer, RoundPlayer, SpeedupExplorer, export
-from specviz.widgets.base import Widget, styles, texts
-from specviz.widgets.modules import EXPORT, FOLDER, IMPORT, joined
+from specviz.widgets.base import Widget, texts
+from specviz.widgets.modules import EXPORT, FOLDER, IMPORT, joined, styles
 
 WIDGETS = {widget.part: widget for widget in (RoundPlayer, OverlapExplorer, SpeedupExplorer)}
 FILES = sorted(file.name for file in FOLDER.glob("*.js"))

@@ -1,6 +1,6 @@
 """Measure a pair: does speculation pay here, and with which γ?
 
-Acceptance, costs and speedups of a pair on this machine: a table, a verdict, and what to do about it.
+Acceptance, costs and speedups of a pair on this machine: a table, a verdict, and remedies.
 """
 
 from __future__ import annotations

@@ -54,7 +54,6 @@ def profile(
     calibration, plain_steps = [], []  # (number of the prompt, rounds) of each text; rounds
     totals = {gamma: [[] for _ in range(runs)] for gamma in (0, *gammas)}  # seconds of each text, by run
     counts = {gamma: [] for gamma in (0, *gammas)}  # rounds of each text
-    others = sorted({*forwards.sizes} - {1, *(gamma + 1 for gamma in gammas)})  # of the short windows at a text's end
 
     with progress_bar(len(prompts) * runs + 1, "profiling", progress, unit="prompt") as bar:
         for gamma in (0, largest):  # to warm up
@@ -77,7 +76,7 @@ def profile(
                 else:
                     plain_steps += rounds
             if not measured:
-                for n in others:
+                for n in forwards.sizes:  # all, since windows shrink where a text ends
                     forwards.time_rounds(n)
             bar.update()
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specviz.speedup.theory import expected_tokens_by_position, round_cost, speedup
+from specviz.speedup.verdict import Advice, advice, report, verdict
 from specviz.trace import PHASES
-
-if TYPE_CHECKING:
-    from specviz.speedup.verdict import Advice
 
 VERSION = 2
 BUNDLED = {"tales": Path(__file__).parent / "tales.json"}
-NEAR = (0.9, 1.1)  # measured / predicted within these limits is called as predicted
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class Profile:
     draft_lengths: dict[int, float]  # {drafts proposed where the largest γ was asked for: share of such rounds}
     target_seconds: float  # a target step
     c: float  # a draft step: of a draft model its forward alone, of other drafters the draft phase a drafted token
-    catch_up: float  # what the draft's forward over two tokens, due after full acceptance, takes beyond c
+    catch_up: float  # extra time of the draft's forward over two tokens, due after full acceptance, beyond c
     draft_prompt_seconds: float  # the draft's forward over the prompt, in the first round
     verify_cost: dict[int, float]  # {n: V(n)}
     plain_seconds: dict[str, float]  # {phase: seconds of a plain step outside its forward}
@@ -213,21 +209,15 @@ class Profile:
     @property
     def verdict(self) -> str:
         """Whether to speculate, with which γ, the limit, and whether the prediction held: a few sentences."""
-        from specviz.speedup.verdict import verdict
-
         return verdict(self)
 
     @property
     def advice(self) -> list[Advice]:
         """What to do about the findings of the verdict: (problem, remedy, lesson) each, empty if nothing helps."""
-        from specviz.speedup.verdict import advice
-
         return advice(self)
 
     def report(self) -> str:
         """Everything as text: acceptance, costs, predicted against measured, the verdict, the advice."""
-        from specviz.speedup.verdict import report
-
         return report(self)
 
     # --- JSON -----------------------------------------------------------------------------------

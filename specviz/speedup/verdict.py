@@ -1,6 +1,6 @@
 """The verdict on a profile, the advice that follows from it, and both in a report.
 
-findings() goes through a profile once; verdict() and advice() each take their half of what it finds.
+findings() yields sentences with their causes: verdict() takes the sentences, advice() looks the causes up.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from specviz.speedup.result import NEAR, Profile
 from specviz.trace import PHASES
 
+if TYPE_CHECKING:
+    from specviz.speedup.result import Profile
+
+NEAR = (0.9, 1.1)  # measured / predicted within these limits is called as predicted
 WORTH = 1.05  # less is not called a gain
 FAST_DRAFT = 0.1  # a draft with a c up to this does not hold a pair back
 GOOD_ALPHA = 0.8  # the acceptance of a good draft, to ask whether a better one would help
@@ -59,7 +62,7 @@ def findings(profile: Profile) -> Iterator[tuple[str, str | None]]:
         ties = [gamma for gamma in profile.speedups if gamma != best and profile.speedups[gamma].high >= speed.low]
         if ties:
             are = "is a tie" if len(ties) == 1 else "are ties"
-            yield f"γ = {_runs(ties)} {are} with it, within the spread.", None
+            yield f"γ = {_listed(ties)} {are} with it, within the spread.", None
         yield from _why_not_more(profile, max([best, *ties]))
     else:
         slower = f"Do not speculate here: even the best window, γ = {best}, decodes at {measured} of plain speed."
@@ -114,40 +117,40 @@ def _greatest_loss(profile, gamma):
     rates = [(max(alpha, GOOD_ALPHA), tested) for alpha, tested in profile.alpha_by_position]
     drafts = len(profile.outside_seconds["draft"])
     as_plain = {phase: [seconds] * drafts for phase, seconds in profile.plain_seconds.items()}
-    without = {
-        "draft": replace(profile, c=0.0, catch_up=0.0),
-        "draft_prompt": replace(profile, draft_prompt_seconds=0.0),
-        "verify": replace(profile, verify_cost=dict.fromkeys(profile.verify_cost, 1.0)),
-        "outside": replace(profile, outside_seconds=as_plain),
-        "alpha": replace(profile, alpha_by_position=rates, alpha_intervals=[(0.0, 1.0)] * len(rates)),
-    }
-    speedups = {
-        cause: max(float(other.predicted(g, overhead=True)) for g in profile.speedups)
-        for cause, other in without.items()
-    }
-    cause = max(speedups, key=speedups.get)
-    words, condition = {
+    losses = {  # cause: (the profile without it, the cost in words, its absence in words)
         "draft": (
+            replace(profile, c=0.0, catch_up=0.0),
             f"the draft is dear: a draft step costs {profile.c:.2f} target steps and α is {profile.alpha:.2f}",
             "if drafts were free",
         ),
         "draft_prompt": (
+            replace(profile, draft_prompt_seconds=0.0),
             f"reading the prompt takes the draft {profile.draft_prompt_seconds / profile.target_seconds:.1f} target "
             f"steps, and texts have {profile.max_new_tokens} tokens only",
             "in longer texts, or if that were free",
         ),
         "verify": (
+            replace(profile, verify_cost=dict.fromkeys(profile.verify_cost, 1.0)),
             f"verification of {gamma + 1} tokens costs {float(profile.verify(gamma + 1)):.1f} steps",
             "if it cost one step",
         ),
         "outside": (
+            replace(profile, outside_seconds=as_plain),
             f"a round spends {profile.overhead(gamma):.2f} steps outside the models, and a plain step only "
             f"{profile.overhead(0):.2f}",
             "if a round took no more of it than a plain step",
         ),
-        "alpha": (f"acceptance is low: α is {profile.alpha:.2f}", f"at α = {GOOD_ALPHA:g}"),
-    }[cause]
-    return f"What holds it back most: {words}; {condition}, {speedups[cause]:.2f}x would be predicted.", cause
+        "alpha": (
+            replace(profile, alpha_by_position=rates, alpha_intervals=[(0.0, 1.0)] * len(rates)),
+            f"acceptance is low: α is {profile.alpha:.2f}",
+            f"at α = {GOOD_ALPHA:g}",
+        ),
+    }
+    gammas = list(profile.speedups)
+    speedups = {cause: other.predicted(gammas, overhead=True).max() for cause, (other, *_) in losses.items()}
+    cause = max(speedups, key=speedups.get)
+    _, cost, condition = losses[cause]
+    return f"What holds it back most: {cost}; {condition}, {speedups[cause]:.2f}x would be predicted.", cause
 
 
 def _misses(profile):
@@ -167,7 +170,7 @@ def _misses(profile):
     worst = max(missed, key=lambda gamma: abs(np.log(ratios[gamma])))
     tokens = profile.tokens_per_round[worst] / profile.predicted_tokens_per_round(worst)
     pace = ratios[worst] / tokens  # of rounds, measured against plain steps; 1 as predicted, larger is faster
-    sentence = f"Measured is far from predicted at γ = {_runs(missed)} ({ratios[worst]:.2f} of it at γ = {worst}): "
+    sentence = f"Measured is far from predicted at γ = {_listed(missed)} ({ratios[worst]:.2f} of it at γ = {worst}): "
     if abs(np.log(tokens)) > abs(np.log(pace)):
         sentence += f"a round yielded {tokens:.2f} times the tokens that the calibration prompts promised."
         yield sentence, "prompts"
@@ -175,15 +178,8 @@ def _misses(profile):
         yield f"{sentence}a round took {1 / pace:.2f} times as long as its parts one by one.", "noise"
 
 
-def _runs(numbers) -> str:
-    """[1, 2, 3, 5] as "1–3, 5"."""
-    runs = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+def _listed(numbers) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def report(profile: Profile) -> str:
@@ -213,5 +209,5 @@ def report(profile: Profile) -> str:
         )
     lines += ["", profile.verdict]
     if profile.advice:
-        lines += ["", "What to do:", *(f"- {what}" for what in profile.advice)]
+        lines += ["", "What to do:", *(f"- {advice}" for advice in profile.advice)]
     return "\n".join(lines)

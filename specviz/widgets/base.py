@@ -8,7 +8,7 @@ from pathlib import Path
 import anywidget
 import traitlets
 
-from specviz.widgets.modules import FOLDER, joined
+from specviz.widgets.modules import FOLDER, joined, styles
 
 
 class Widget(anywidget.AnyWidget):
@@ -71,11 +71,6 @@ class Widget(anywidget.AnyWidget):
 
     def __repr__(self):
         return f"<{type(self).__name__}{': ' + self.error if self.error else ''}>"
-
-
-def styles(*parts: str) -> str:
-    """common.css and the style sheets of these widgets."""
-    return "\n".join((FOLDER / f"{part}.css").read_text(encoding="utf-8") for part in ("common", *parts))
 
 
 def texts(part: str) -> dict:

@@ -6,8 +6,7 @@ import html
 import json
 from pathlib import Path
 
-from specviz.widgets.base import styles
-from specviz.widgets.modules import FOLDER, joined
+from specviz.widgets.modules import FOLDER, joined, styles
 
 
 def write(path, widgets, title: str = "specviz") -> Path:

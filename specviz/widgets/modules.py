@@ -42,3 +42,8 @@ def joined(*names: str, folder: Path = FOLDER) -> str:
     for name in names:
         add(name, [])
     return "\n\n".join(["const modules = {};", *blocks.values()])
+
+
+def styles(*parts: str) -> str:
+    """common.css and the style sheets of these widgets."""
+    return "\n".join((FOLDER / f"{part}.css").read_text(encoding="utf-8") for part in ("common", *parts))
