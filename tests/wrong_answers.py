@@ -1,6 +1,6 @@
 """Typical wrong answers to each exercise: code that takes the stub's place, and that its check must not pass.
 
-WRONG[notebook][exercise] is a list; test_exercises.py asks for at least one. Take what learners really write:
+WRONG[notebook][exercise] is a list; test_exercises.py asks for at least one. Take answers that learners really write:
 p and q swapped, a step that is off by one, a normalisation forgotten.
 """
 

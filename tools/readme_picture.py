@@ -1,6 +1,6 @@
 """Draw docs/round.png, the README's picture of one decoded round.
 
-    python tools/readme_picture.py [--seed 43] [--round 4]      # --list shows what there is to choose from
+    python tools/readme_picture.py [--seed 43] [--round 4]      # --list prints the rounds to choose from
 """
 
 import argparse

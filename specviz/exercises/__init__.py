@@ -6,10 +6,10 @@ A lesson module, lesson01.py and so on, holds one function for each exercise:
     def _(answer):
         if wrong(answer):
             raise Hint("you keep q after the draw")
-        return "q_i is what the token was drawn from"  # optional: said when the check passes
+        return "the token was drawn from this q_i"  # optional: said when the check passes
 
-and its notebook calls `check("draft-loop", my_answer)`. A check cell always runs to its end, whatever the
-learner wrote, so that a notebook executes from top to bottom.
+and its notebook calls `check("draft-loop", my_answer)`. A check cell always runs to its end, so that a
+notebook executes from top to bottom: errors of the learner's code and of the check itself become messages.
 """
 
 import dis
@@ -99,7 +99,7 @@ def _judge(name, answers, given):
         return Result(name, False, str(hint))
     except NotImplementedError:
         return Result(name, False, todo)
-    except AnswerError as error:  # whatever the learner's code does, the notebook goes on
+    except AnswerError as error:
         return Result(name, False, f"your code raised {type(error.__cause__).__name__}: {error.__cause__}")
     except Exception as error:
         return Result(name, False, f"the check cannot judge this answer: {type(error).__name__}: {error}")

@@ -17,10 +17,8 @@ def _(free_tokens):
         right, got = bytes_each * flops / (2 * bandwidth), number(free_tokens(bytes_each, bandwidth, flops))
         judge(got, right, {
             "twice too large: every weight takes part in two operations a token, a product and a sum": 2 * right,
-            "a weight is more than one byte: bytes_each belongs into the time for moving the weights":
-                flops / (2 * bandwidth),
-            "that is operations a byte; now count the bytes of a weight, and its two operations a token":
-                flops / bandwidth,
+            "a weight has more than one byte: the time for moving it grows with bytes_each": flops / (2 * bandwidth),
+            "that is operations a byte; a weight has bytes_each bytes and two operations a token": flops / bandwidth,
             "upside down: a faster processor leaves more tokens free, a faster memory fewer": 1 / right,
         }, f"for {bytes_each} bytes a weight, {bandwidth:.0e} bytes and {flops:.0e} operations a second n is "
            f"{right:g}, not {got:g}: solve P * bytes_each / bandwidth = 2 * P * n / flops for n")  # fmt: skip
@@ -59,9 +57,9 @@ def _(process):
         if kept != top_k:
             raise Hint(f"{where}{kept} tokens keep a probability, not {top_k}; a logit of -inf gives 0")
         wanted = SamplingParams(temperature=temperature, top_k=top_k).probabilities(logits)
+        flatter = SamplingParams(1 / temperature, top_k).probabilities(logits)
         judge(got, wanted, {
-            "divide by the temperature; a small one makes the distribution sharper, not flatter":
-                SamplingParams(1 / temperature, top_k).probabilities(logits),
+            "divide by the temperature; a small one makes the distribution sharper, not flatter": flatter,
         }, f"the largest probability should be {wanted.max():.3f}, not {got.max():.3f}", where)  # fmt: skip
     return "this q, after all processing, is what a draft is drawn from"
 

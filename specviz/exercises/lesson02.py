@@ -19,8 +19,7 @@ def _(judges):
         x = torch.randint(vocabulary, (gamma,), generator=generator).tolist()
         of_drafts, bonus = parts(judges(p, x), "the γ probabilities p_i(x_i)", "the whole distribution for the bonus")
         judge(array(of_drafts, (gamma,), f"one probability for each of the {gamma} drafts"), p[range(gamma), x], {
-            "one row too late: p_i judges x_i, so it must not have seen x_i; the first row judges x_1":
-                p[range(1, gamma + 1), x],
+            "one row too late: p_i judges x_i and has not seen it; the first row judges x_1": p[range(1, gamma + 1), x],
         }, "p_i(x_i) is the entry of row i in the column of draft i, for each i by itself")  # fmt: skip
         bonus = array(bonus, (vocabulary,), f"for the bonus a whole row of p, {vocabulary} probabilities,")
         last = "the bonus follows after all drafts, so its row is the last one, which has seen them all"
@@ -36,13 +35,13 @@ def _(mask):
         if got.dtype != torch.bool:
             raise Hint(f"the mask must be boolean, True where a query may look; yours is {got.dtype}")
         queries, keys = (length[:, None] + torch.arange(n))[..., None], torch.arange(capacity)
+        from_0 = (keys <= torch.arange(n)[:, None]).expand(shape)
+        all_alike = (keys < length[:, None, None] + n).expand(shape)
         judge(got, keys <= queries, {
             "the other way round: True is a key that the query sees": keys > queries,
             "a query also sees its own position: its key is written before any query looks": keys < queries,
-            "the queries are not at positions 0 to n-1, but behind what the cache holds: start at length":
-                (keys <= torch.arange(n)[:, None]).expand(shape),
-            "all n queries see the same keys here: then a draft would see the drafts that follow it":
-                (keys < length[:, None, None] + n).expand(shape),
+            "the queries are not at positions 0 to n-1, but behind what the cache holds: start at length": from_0,
+            "all n queries see the same keys here: then a draft would see the drafts that follow it": all_alike,
         }, f"not yet: with lengths {lengths} and n = {n}, query j of row r sees keys up to length[r] + j")  # fmt: skip
     return "prefix and own draft are seen, later drafts and stale entries are not"
 

@@ -32,13 +32,13 @@ def _(too_much):
         p, q = random_pair(generator)
         tested_with = q if trial == 0 else q**2 / (q**2).sum()
         answer = array(too_much(p, q, tested_with), p.shape, f"True or False for each of the {len(p)} tokens").bool()
-        right = q * accept_probability(p, tested_with) > p + 1e-12
+        a = accept_probability(p, tested_with)
+        right = q * a > p + 1e-12
         if trial == 0:
             judge(answer, right, otherwise="when the test uses the very q that drafted, no token is accepted too "
                   "often: q(x) A(x) = min(p, q). Allow for rounding: ask for more than p + 1e-12.")  # fmt: skip
         judge(answer, right, {
-            "drafts come from q, not from the q that the test uses: weigh the acceptance with q.":
-                tested_with * accept_probability(p, tested_with) > p + 1e-12,
+            "drafts come from q, not from the q of the test: weigh the acceptance with q.": tested_with * a > p + 1e-12,
             "q(x) > p(x) alone is harmless: the coin thins it out. Compare q(x) times the acceptance.": q > p,
         }, "accepted share of a token = how often it is drafted, times how often its coin accepts.")  # fmt: skip
     return "once more than p(x) is accepted, no resampling can take it back"
@@ -55,16 +55,14 @@ def _round(drafts, accepted, tested, tokens):
 @exercise("03-accept", "acceptance-rate", todo="Add up over the rounds what was accepted and what was tested.")
 def _(rate):
     rounds = [_round(4, 4, 4, 5), _round(4, 0, 1, 1), _round(4, 2, 3, 3), _round(4, 1, 2, 2), _round(2, 1, 1, 1)]
-    answer, accepted, tested = number(rate(rounds)), 8, 11
+    answer, accepted, tested, drafted = number(rate(rounds)), 8, 11, 18
+    mean_ratio = sum(r.accepted / r.tested for r in rounds) / len(rounds)
     judge(answer, accepted / tested, {
         "that counts the target's own token as accepted, and drafts that no coin ever met. It measures how full a "
         "round is, not how often a coin accepts.": sum(len(r.tokens) for r in rounds) / (5 * len(rounds)),
-        "drafts behind the first rejection were never tested: divide by tested, not by drafted.":
-            accepted / sum(len(r.draft_tokens) for r in rounds),
-        "γ times the number of rounds counts drafts that were never made or never tested.":
-            accepted / (4 * len(rounds)),
-        "that is the mean of the rounds' ratios, in which short rounds weigh too much. Add up first.":
-            sum(r.accepted / r.tested for r in rounds) / len(rounds),
+        "drafts behind the first rejection were never tested: divide by tested, not by drafted.": accepted / drafted,
+        "γ times the number of rounds counts drafts that were never made or tested.": accepted / (4 * len(rounds)),
+        "that is the mean of the rounds' ratios, in which short rounds weigh too much. Add up first.": mean_ratio,
     }, f"these rounds have {accepted} accepted among {tested} tested drafts; you returned {answer:.3f}.")  # fmt: skip
     return "accepted / tested"
 
@@ -79,8 +77,7 @@ def _(count_accepted):
         answer = whole(count_accepted(p_x, q_x, u), "the number of accepted drafts")
         coins = f"coins {['✓' if accept else '✗' for accept in accepts]}: "
         judge(answer, expected, {
-            f"{coins}you counted {answer}, every ✓. The drafts behind the first ✗ continue a text that is gone.":
-                sum(accepts),
+            f"{coins}you counted {answer}, every ✓. Drafts behind the first ✗ continue a lost text.": sum(accepts),
             "one too many: the rejected draft itself is not accepted.": expected + 1,
         }, f"{coins}{expected} accepted, you returned {answer}.")  # fmt: skip
     zero = whole(count_accepted([0.0, 0.5], [0.5, 0.5], [0.0, 0.0]), "the number of accepted drafts")

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy.stats import chi2
 
 from specviz.equivalence.exact import prove
 from specviz.equivalence.mutants import MUTANTS, with_step
@@ -57,12 +57,10 @@ def _(law_of):
         judge(answer, q * a + z * r, {
             "that is what was promised. Write down what this rule emits, promise or not.": p,
             "the second way is missing: rejected, then drawn from resample_from(p, q).": q * a,
-            "Z = 1 - Σ min(p, q) is how often *the paper's* coin rejects. Ask how often this one does.":
-                q * a + papers_z * r,
+            "Z = 1 - Σ min(p, q) is how often *the paper's* coin rejects. And this one?": q * a + papers_z * r,
             "min(p, q) is what *the paper's* coin lets through. Put accept(p, q) in its place.": least + papers_z * r,
             "the coin is tossed only for a token that was drafted: weigh accept(p, q) with q.": a + z * r,
-            "the second way is taken only after a rejection: weigh resample_from(p, q) with its probability.":
-                q * a + r,
+            "the second way follows only a rejection: weigh resample_from(p, q) with its probability.": q * a + r,
             "one number says how often *some* draft is rejected; you weighed resample_from(p, q)[x] with the rejection "
             "of x itself.": q * a + (q - q * a) * r,
         }, f"a distribution sums to 1 over the tokens; yours sums to {answer.sum():.3f}.", f"({name}) ")  # fmt: skip
@@ -134,13 +132,11 @@ def _(pearson):
             "that is the distance |count - n·p|, squared; divide each by its expected count.": (off**2).sum(),
             "the plain differences cancel: they sum to 0. Square them.": (off / expected).sum(),
         }, f"for counts {counts.tolist()} the statistic is {right:.3f}; you returned {statistic:.3f}.")  # fmt: skip
-        area = stats.chi2.sf(right, dof)
+        area = chi2.sf(right, dof)
         judge(p_value, area, {
-            f"{size} counts have {dof} degrees of freedom: the last follows from the others and n.":
-                stats.chi2.sf(right, size),
-            "that is the chance of a *smaller* statistic; the p-value is the chance of one at least as large: sf.":
-                stats.chi2.cdf(right, dof),
-            "pdf is a density. The p-value is the area above the statistic: sf.": stats.chi2.pdf(right, dof),
+            f"{size} counts have {dof} degrees of freedom: the last follows from the others.": chi2.sf(right, size),
+            "that is the chance of a *smaller* statistic; a p-value is that of one as large or larger: sf.": 1 - area,
+            "pdf is a density. The p-value is the area above the statistic: sf.": chi2.pdf(right, dof),
         }, f"χ² = {right:.3f} on {dof} degrees of freedom has p-value {area:.4f}, not {p_value:.4f}.")  # fmt: skip
     return "the same as goodness_of_fit.chi_square"
 
@@ -150,19 +146,17 @@ def _(samples_for):
     generator = torch.Generator().manual_seed(2)
     for alarm in (0.01, 0.01, 1e-6):
         p, q = random_pair(generator)
-        law, dof, isf = 0.9 * p + 0.1 * q, len(p) - 1, stats.chi2.isf
+        law, dof, isf = 0.9 * p + 0.1 * q, len(p) - 1, chi2.isf
         answer, off = number(samples_for(law, p, alarm)), law - p
-        D, critical = (off**2 / p).sum(), isf(alarm, dof)
+        D, distance, critical = (off**2 / p).sum(), off.abs().sum() / 2, isf(alarm, dof)
         right = (critical - dof) / D
         judge(answer, right, {
             "the statistic starts at dof by chance alone: only the rest, critical - dof, is left to n·D.": critical / D,
             "D is Σ (P - p)²/p: divide by what was promised, p.": (critical - dof) / (off**2 / law).sum(),
-            "D is not the total variation: square each difference and divide it by p(x).":
-                (critical - dof) / (off.abs().sum() / 2),
+            "D is not the total variation: square each difference, divide it by p(x).": (critical - dof) / distance,
             "use the false-alarm rate that is given: stats.chi2.isf(false_alarm, dof).": (isf(0.01, dof) - dof) / D,
             f"{len(p)} tokens have {dof} degrees of freedom.": (isf(alarm, dof + 1) - dof - 1) / D,
-            "isf takes the false-alarm rate, the area *above* the critical value; ppf the area below.":
-                (stats.chi2.ppf(alarm, dof) - dof) / D,
+            "isf takes the false-alarm rate, the area *above*; ppf the area below.": (isf(1 - alarm, dof) - dof) / D,
         }, f"with D = {D:.4f} and critical value {critical:.1f} it takes {right:.0f}, not {answer:.0f}.",
            atol=1)  # fmt: skip
     return "half the error takes four times the samples"

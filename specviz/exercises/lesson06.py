@@ -16,10 +16,8 @@ def _(round_yield):
         right = expected_tokens_by_position(a)
         judge(tokens, right, {
             "those are the drafts that enter the text. The round emits one token more, resampled or bonus.": right - 1,
-            "adding up the rates counts draft k even if one before it was rejected. Multiply the rates up to k.":
-                1 + a.sum(),
-            "that is the formula for equal rates, with their mean. Here each position has its own.":
-                expected_tokens(a.mean(), gamma),
+            "a sum of rates counts draft k even if one before was rejected. Multiply the rates up to k.": 1 + a.sum(),
+            "that is the formula for equal rates. Here each position has its own.": expected_tokens(a.mean(), gamma),
             "Π α_i is the probability that *all* are accepted. Add up Π over i ≤ k for every k.": 1 + a.prod(),
         }, f"for rates {alphas} it is {right:.3f}; you returned {tokens:.3f}.", "expected tokens: ")  # fmt: skip
         lost = gamma + 1 - right
@@ -101,8 +99,7 @@ def _(least_gamma, greatest_speedup):
     }, f"{tokens}; wanted is the smallest γ with at least 9×.", "least_gamma: ")  # fmt: skip
     most = float(speedup(0.9, best, 0.05))
     judge(factor, most, {
-        "that is with your γ from before. Drafts cost something now, and a shorter window is better.":
-            speedup(0.9, right, 0.05),
+        "that is with your γ from before. Now drafts cost: a shorter window is better.": speedup(0.9, right, 0.05),
         "that is the oracle's factor, which knows what will be accepted. Try the γ one by one.": 1 / (0.1 + 0.045),
         "that is γ = 1, the gain that Corollary 3.9 guarantees. Longer windows do better.": 1.9 / 1.05,
         "that is the γ. Asked for is the speedup there.": best,

@@ -17,7 +17,7 @@ from specviz.sampling import SamplingParams
 
 
 def stored_chats() -> list[dict]:
-    """Two chats with SmolLM2, for those who have not installed it: what the lesson's chat() once returned."""
+    """Two chats with SmolLM2, as the lesson's chat() once returned them, for a machine without the model."""
     return json.loads(Path(__file__).with_name("lesson07_chats.json").read_text(encoding="utf-8"))["chats"]
 
 
@@ -101,13 +101,13 @@ def _judge_alpha(alpha_at, p_logits, q_logits, T):
     if np.isnan(answer):
         raise Hint(f"at T = {T:g} your code returns nan: take the largest logit off before exp().")
     p1, q1 = _softmax(p_logits), _softmax(q_logits)
+    multiplied = np.minimum(_softmax(p_logits, 1 / T), _softmax(q_logits, 1 / T)).sum()
     judge(answer, right, {
         "the temperature is missing: that is the overlap at T = 1.": np.minimum(p1, q1).sum(),
         "only p was processed. Draft and target get the same temperature.": np.minimum(p, q1).sum(),
         "only q was processed. Draft and target get the same temperature.": np.minimum(p1, q).sum(),
         "divide the *logits* by T, not the probabilities.": np.minimum(p1, q1).sum() / T,
-        "logits are divided by T, not multiplied.":
-            np.minimum(_softmax(p_logits, 1 / T), _softmax(q_logits, 1 / T)).sum(),
+        "logits are divided by T, not multiplied.": multiplied,
         "Σ p·q is how often two independent samples agree (lesson 05). Take the smaller of both.": p @ q,
         "that is the rejected share Z = 1 - β.": 1 - right,
     }, f"at T = {T:g} an example has overlap {right:.4f}; you returned {answer:.4f}.")  # fmt: skip
@@ -150,7 +150,7 @@ def _judge_continuation(answer, text, longest):
 
 
 def _continuations(text, n):
-    """What follows each earlier occurrence of the last n tokens, in order."""
+    """The rest of the text after each earlier occurrence of its last n tokens, in order."""
     return [text[i + n :] for i in range(len(text) - n) if text[i : i + n] == text[len(text) - n :]]
 
 

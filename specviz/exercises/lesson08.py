@@ -19,7 +19,7 @@ STORED_LAYOUTS = {
 
 
 def stored_batches() -> dict:
-    """What benchmarks/batch.py measured, and where: seconds by phase over the batch size."""
+    """The result of benchmarks/batch.py, with its machine: seconds by phase over the batch size."""
     return json.loads(Path(__file__).with_name("lesson08_batch.json").read_text(encoding="utf-8"))
 
 
@@ -43,17 +43,16 @@ def _judge_V(answer, n, B, W, K, P, bandwidth, flops):
         return max((W + cached * K) / bandwidth, operations * P * n * rows / flops)
 
     right, moving, computing = t(n) / t(1), (W + B * K) / bandwidth, 2 * P * B / flops
+    added = (moving + n * computing) / (moving + computing)
     judge(answer, right, {
         "that is a time. V compares it with the same batch's forward over one token: divide by t(1, B).": t(n),
         "V compares with plain decoding of the *same batch*: divide by t(1, B), not by t(1, 1).": t(n) / t(1, 1, 1),
-        "the two go on at the same time: take the larger one, not the sum.":
-            (moving + n * computing) / (moving + computing),
+        "the two go on at the same time: take the larger one, not the sum.": added,
         "all B rows compute n tokens each: 2·P·n·B operations.": t(n, rows=1) / t(1, rows=1),
         "each of the B rows has a KV cache of its own to move: W + B·K.": t(n, cached=1) / t(1, cached=1),
         "the KV cache is read once for all n tokens of a row: W + B·K, without n.": t(n, cached=n * B) / t(1),
         "the KV cache is missing among what is moved: W + B·K.": t(n, cached=0) / t(1, cached=0),
-        "a token takes two operations a parameter, a product and a sum: 2·P·n·B.":
-            t(n, operations=1) / t(1, operations=1),
+        "a parameter takes two operations a token: 2·P·n·B.": t(n, operations=1) / t(1, operations=1),
     }, f"at n = {n} and B = {B} an example has V = {right:.4g}; you returned {answer:.4g}.")  # fmt: skip
 
 
@@ -91,8 +90,7 @@ def _judge_rows(answer, memory, weights, kv, text, gamma):
         "the draft remembers the text too: add its KV cache.": rows(sum(weights), kv[0], window),
         "the draft's weights have to be loaded too.": rows(weights[0], sum(kv), window),
         "a cache holds the text and what a round may add: text + γ + 1 tokens.": rows(sum(weights), sum(kv), text),
-        "all γ drafts and one more token are written behind the text: text + γ + 1.":
-            rows(sum(weights), sum(kv), text + gamma),
+        "γ drafts and one more token follow the text: text + γ + 1.": rows(sum(weights), sum(kv), text + gamma),
         round_down: right + 1,
     } if gamma else {
         "γ = 0 is plain decoding: no draft is loaded, and it has no cache.": both,
@@ -154,8 +152,7 @@ def _(read_metrics):
             "it is lower than α = accepted / tested.": accepted / (drafts * gamma),
             "a mean of the rates counts a position tested ten times as much as one tested a thousand times. "
             "α = accepted / tested, over all positions.": (passed / tested).mean(),
-            "only the first position of every round is tested for certain. Add the tests of the others.":
-                accepted / drafts,
+            "rounds test more than their first position. Add the tests of the others.": accepted / drafts,
             "tested lacks the rejected drafts: each round tests its first position, and one more for each acceptance "
             "but the last position's.": 1.0,
         }, f"α = {right:.4f} in an example, you returned {alpha:.4f}.")  # fmt: skip
