@@ -57,7 +57,7 @@ def test_every_way_of_decoding_asks_the_rule():
 @pytest.mark.parametrize("rule", ["nonsense", None, verify, Rule])
 def test_what_is_no_rule_is_refused(rule):
     for decode in (speculate, rounds, stream, prove):
-        with pytest.raises(ValueError, match=r"rule=.*: must be one of 'standard', or a Rule of your own"):
+        with pytest.raises(ValueError, match=f"rule=.*: must be one of {', '.join(map(repr, RULES))}, or a Rule of"):
             decode(TARGET, DRAFTER, "ab", rule=rule, max_new_tokens=3)
     with pytest.raises(TypeError, match=r"autoregress\(\) got an unexpected keyword argument 'rule'"):
         autoregress(TARGET, "ab", rule="standard")  # there is nothing to judge

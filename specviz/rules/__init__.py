@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from specviz.rules.protocol import STANDARD, Rule
 
-from specviz.verification import Verdict, verify
-
-__all__ = ["STANDARD", "Rule"]
+__all__ = ["RULES", "STANDARD", "Rule"]
 
 
 def __dir__():
     return __all__
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A way to verify drafts, and the facts that a Round needs about it.
-
-    verify  a function like specviz.verification.verify() -> Verdict, whose `judged` holds further numbers for a replay
-    tested  (accepted, drafted) -> how many of a row's drafts were judged: the denominator of alpha
-    needs   abilities of the target's backend
-    """
-
-    name: str
-    verify: Callable[..., Verdict]
-    tested: Callable[[int, int], int]
-    needs: frozenset[str] = frozenset()
-
-    def __post_init__(self):
-        for name in ("verify", "tested"):
-            if not callable(getattr(self, name)):
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be a function; see specviz.rules.STANDARD.")
-
-    def __repr__(self):
-        return f"<Rule {self.name!r}>"
-
-
-def up_to_the_first_rejection(accepted: int, drafted: int) -> int:
-    return min(accepted + 1, drafted)
-
-
-STANDARD = Rule("standard", verify, up_to_the_first_rejection)
 RULES = {rule.name: rule for rule in (STANDARD,)}
 
 
