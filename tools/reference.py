@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 ROOMS = (
-    "specviz", "specviz.steps", "specviz.rules", "specviz.drafters", "specviz.models", "specviz.equivalence",
-    "specviz.speedup", "specviz.speedup.theory", "specviz.widgets", "specviz.plots",
+    "specviz", "specviz.steps", "specviz.rules", "specviz.drafters", "specviz.models", "specviz.zoo",
+    "specviz.equivalence", "specviz.speedup", "specviz.speedup.theory", "specviz.widgets", "specviz.plots",
 )  # fmt: skip
 FILE = Path(__file__).parent.parent / "docs" / "reference.md"
 HEAD = """# Reference
@@ -56,7 +56,7 @@ def public(module) -> list[str]:
 def _entry(name, value):
     is_class = inspect.isclass(value)
     if not is_class and not inspect.isfunction(value):
-        yield f"\n### {name}\n\nA {type(value).__name__}."
+        yield f"\n### {name}\n\n{_value(value)}"
         return
     yield f"\n### {name}\n\n```python\n{'class ' if is_class else ''}{name}{_signature(value)}\n```\n"
     yield f"```text\n{inspect.getdoc(value)}\n```\n"
@@ -66,6 +66,14 @@ def _entry(name, value):
             if described and not method.startswith("_") and (text := inspect.getdoc(getattr(value, method))):
                 shown = "" if isinstance(member, property) else _signature(getattr(value, method))
                 yield f"- `.{method}{shown}`: {_first_sentence(text)}"
+
+
+def _value(constant) -> str:
+    """A constant as it is, and of a dict or list the names of what it holds."""
+    if not isinstance(constant, (dict, list)):
+        return f"`{constant!r}`"
+    names = dict.fromkeys(getattr(held, "name", held) for held in constant)
+    return f"A {type(constant).__name__} of: {', '.join(f'`{name}`' for name in names)}."
 
 
 def _signature(value) -> str:
