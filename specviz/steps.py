@@ -252,10 +252,31 @@ def _check_round(state, proposal):
 # --- details of draft() and target_forward() ----------------------------------------------------
 
 
+_FIELDS = (  # of a Proposal: name, axes, dtypes; a wrong one would end in an error that names no drafter
+    ("tokens", ("B", "gamma"), (torch.int64,)),
+    ("q", ("B", "gamma", "V"), (torch.float32, torch.float64, torch.float16, torch.bfloat16)),
+    ("lengths", ("B",), (torch.int64,)),
+    ("u", ("B", "gamma"), (torch.float64,)),
+)
+
+
 def _check_proposal(state, proposal, asked):
-    """ValueError for a proposal of more tokens than were asked for, or with a q that is not over the target's ids."""
-    name, vocab_size, x = state.drafter.name, state.target.vocab_size, proposal.tokens
-    drafted = proposal.lengths.tolist()
+    """ValueError for a proposal of other types or shapes than drafters/protocol.py says, of more tokens than were
+    asked for, or with a q that is not over the target's ids.
+    """
+    name, vocab_size = state.drafter.name, state.target.vocab_size
+    if not isinstance(proposal, Proposal):
+        raise ValueError(f"drafter {name!r} proposed a {type(proposal).__name__}: must be a specviz.drafters.Proposal.")
+    for attribute, axes, dtypes in _FIELDS:
+        value, rows = getattr(proposal, attribute), len(asked)
+        is_tensor = isinstance(value, torch.Tensor)
+        if not is_tensor or value.dtype not in dtypes or value.ndim != len(axes) or value.shape[0] != rows:
+            found = f"{value.dtype} {list(value.shape)}" if is_tensor else f"a {type(value).__name__}"
+            raise ValueError(
+                f"drafter {name!r} proposed {attribute} as {found}: must be a tensor, {dtypes[0]} [{', '.join(axes)}], "
+                f"of B = {rows} row(s)."
+            )
+    x, drafted = proposal.tokens, proposal.lengths.tolist()
     if any(map(gt, drafted, asked)):
         raise ValueError(
             f"drafter {name!r} proposed {drafted} tokens (row by row), more than the {asked} that were asked for."

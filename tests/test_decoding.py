@@ -1,6 +1,9 @@
 """The loop: stopping, clamping, prompts, stepping, interruption, and errors before any forward."""
 
+import inspect
 import random
+from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,6 +30,7 @@ from specviz.equivalence.exact import exact_law, prove
 from specviz.equivalence.samples import sample_sequences
 from specviz.models.causal import CausalLM
 from specviz.models.table import TokenCache
+from specviz.settings import Settings
 from specviz.steps import begin, commit, decode_round, draft, target_forward
 from specviz.verification import verify
 
@@ -466,9 +470,22 @@ def test_an_unknown_argument_is_answered_in_the_name_of_the_function_that_was_ca
         function(*given, max_new_tokens=5, **unknown)
 
 
+def test_every_setting_is_an_argument_of_every_way_of_decoding_and_in_the_trace():
+    settings = {field.name: field.default for field in fields(Settings)}
+    without = {speculate: set(), rounds: set(), stream: set(), autoregress: {"gamma", "rule"}}
+    for function, left_out in without.items():
+        arguments = inspect.signature(function).parameters
+        defaults = {name: arguments[name].default for name in settings.keys() - left_out}
+        assert defaults == {name: settings[name] for name in defaults}, function.__name__
+        assert not left_out & arguments.keys()
+    assert all(f"\n    {name} " in speculate.__doc__ for name in settings)
+    recorded = speculate(*pair(), [0], max_new_tokens=3).settings
+    assert recorded.keys() == settings.keys() - {"seed", "randomness", "decode_round"}  # given anew, or not recorded
+
+
 @pytest.mark.parametrize("drafter", ["tales", object(), 5])
 def test_what_cannot_draft_is_refused(drafter):
-    with pytest.raises(ValueError, match="drafter is a .*must be a drafter .* or a language model"):
+    with pytest.raises(ValueError, match="drafter is a .* without name, .*must be a drafter or a language model"):
         speculate(NoForward.random(8, 1), drafter, [0])
     with pytest.raises(ValueError, match="target is a .*must be a language model"):
         autoregress(drafter, [0])
@@ -611,6 +628,33 @@ def test_a_q_that_is_not_over_the_targets_ids_is_an_error_that_names_the_drafter
     narrow = Foreign(0, torch.full((size,), 1 / size))
     with pytest.raises(ValueError, match=rf"drafter 'foreign' .* a q of shape \[\d, 1, {size}\]: must be ids"):
         speculate(TableModel.random(3, 1), narrow, prompt, gamma=1, max_new_tokens=5, record=record)
+
+
+WRONG_KINDS = [
+    (lambda sound: sound.tokens, "a Tensor: must be a specviz.drafters.Proposal"),
+    (lambda sound: replace(sound, tokens=sound.tokens.int()), r"tokens as torch.int32 \[1, 1\]: .*int64 \[B, gamma\]"),
+    (lambda sound: replace(sound, tokens=torch.tensor([[]])), r"tokens as torch.float32 \[1, 0\]"),
+    (lambda sound: replace(sound, tokens=sound.tokens[0]), r"tokens as torch.int64 \[1\]: .*\[B, gamma\]"),
+    (lambda sound: replace(sound, lengths=[1]), r"lengths as a list: must be a tensor, torch.int64 \[B\]"),
+    (lambda sound: replace(sound, lengths=torch.tensor([1, 1])), r"lengths as torch.int64 \[2\]: .*B = 1 row"),
+    (lambda sound: replace(sound, q=sound.q.int()), r"q as torch.int32 \[1, 1, 3\]: .*float32 \[B, gamma, V\]"),
+    (lambda sound: replace(sound, u=None), "u as a NoneType"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "says"), WRONG_KINDS, ids=lambda x: getattr(x, "__name__", x))
+def test_a_proposal_of_other_types_or_shapes_is_an_error_that_names_the_drafter(spoil, says):
+    drafter = Foreign(0, torch.tensor([0.5, 0.25, 0.25]))
+    propose = drafter.propose
+    drafter.propose = lambda *asked: spoil(propose(*asked))
+    with pytest.raises(ValueError, match=f"drafter 'foreign' proposed {says}"):
+        speculate(TableModel.random(3, 1), drafter, [0], gamma=1, max_new_tokens=5)
+
+
+def test_a_drafter_without_a_name_is_refused():
+    nameless = SimpleNamespace(check_target=print, new_session=print)
+    with pytest.raises(ValueError, match="drafter is a SimpleNamespace without name: must be a drafter"):
+        speculate(TableModel.random(3, 1), nameless, [0])
 
 
 @each_path

@@ -153,11 +153,12 @@ def as_drafter(drafter):
     """A LanguageModel is wrapped in ModelDrafter; drafters (and None) pass. ValueError for anything else."""
     if isinstance(drafter, type):
         raise ValueError(f"drafter={drafter.__name__}: is a class; give an instance of it, {drafter.__name__}(…).")
-    if drafter is None or (hasattr(drafter, "check_target") and hasattr(drafter, "new_session")):
+    lacking = [name for name in ("name", "check_target", "new_session") if not hasattr(drafter, name)]
+    if drafter is None or not lacking:
         return drafter
     if hasattr(drafter, "vocab_size") and hasattr(drafter, "context"):
         return ModelDrafter(drafter)
     raise ValueError(
-        f"drafter is a {type(drafter).__name__}: must be a drafter (with name, check_target and new_session) or a "
-        "language model, such as CausalLM(model, tokenizer); load_pair gives one by name."
+        f"drafter is a {type(drafter).__name__} without {', '.join(lacking)}: must be a drafter or a language model, "
+        "such as CausalLM(model, tokenizer); load_pair gives one by name."
     )

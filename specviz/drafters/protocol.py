@@ -38,6 +38,7 @@ class DraftSession(Protocol):
     def propose(self, committed, lengths, gamma, sampling, randomness) -> Proposal:
         """committed [B, T] right-padded; lengths, gamma: lists [B] (gamma 0: an inactive row) -> Proposal.
 
+        Where no row has a draft it is nothing_drafted(): torch.tensor([[]]) would hold floats, and ids are int64.
         Rounds run in torch.inference_mode(): learn under torch.inference_mode(False) and torch.enable_grad(), from
         clones.
         """
@@ -47,7 +48,10 @@ class DraftSession(Protocol):
 
 
 class Drafter(Protocol):
-    """An optional attribute, needs, names what the target's cache must be able to do (backends/protocol.py)."""
+    """Proposes tokens for a target, by a DraftSession for each decoding.
+
+    An optional attribute, needs, names what the target's cache must be able to do (backends/protocol.py).
+    """
 
     name: str
 
