@@ -6,6 +6,7 @@ Single-row forwards after a prompt of 64 tokens, interleaved as in decoding: fou
 forward of each size in turn; medians over the repeats, as ratios.
 """
 
+import argparse
 import platform
 import statistics
 import time
@@ -19,6 +20,7 @@ REPEATS, PROMPT, DRAFTS, SIZES = 60, 64, 4, (1, 2, 3, 5, 9)
 
 @torch.inference_mode()  # as in a round
 def main():
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     models = dict(zip(("target", "draft"), load_pair("tales"), strict=True))
     caches = {name: model.new_cache([[0]], PROMPT + max(SIZES) + 1) for name, model in models.items()}
     for cache in caches.values():

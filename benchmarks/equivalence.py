@@ -6,6 +6,7 @@ Medians of five repeats on one thread: a million outcomes at one position of 2,0
 four tokens through the shipped decoder, and every branch of three small searches.
 """
 
+import argparse
 import platform
 import statistics
 import time
@@ -33,6 +34,7 @@ def pair(size):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.set_num_threads(1)
     print(f"{platform.processor() or platform.machine()}, 1 thread, torch {torch.__version__}")
     p, q = np.random.default_rng(0).dirichlet(np.full(2048, 0.1), size=2)

@@ -1,6 +1,7 @@
 """The files around the code: packaging, environments, badges, and the house rules of the notebooks."""
 
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tools import notebooks, repository, setup_venv
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+BENCHMARKS = [file.relative_to(ROOT) for file in (ROOT / "benchmarks").glob("*.py")]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 # From Colab's published list of 2026-02.
@@ -41,6 +43,14 @@ def constraints():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
     return {r.name: r for r in pinned}
+
+
+@pytest.mark.parametrize("script", ["tools/setup_venv.py", *sorted(map(str, BENCHMARKS))])
+def test_help_shows_what_a_script_is_for_and_does_nothing(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert not end.value.code and capsys.readouterr().out.startswith(f"usage: {Path(script).name}")
 
 
 # --- versions -----------------------------------------------------------------------------------

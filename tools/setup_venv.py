@@ -6,6 +6,7 @@ A torch that is already there, in .venv or in the Python that runs this, is kept
 it may be a CUDA build that fits the machine, and it is large.
 """
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ def has_torch(python):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit(f"specviz needs Python 3.11 or newer, and this is {sys.version.split()[0]}: make PYTHON=python3.12 …")
     if not PYTHON.exists():
