@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import sys
 
+from specviz import __version__
 from specviz.commands import audit, generate, mutants, profile, prove, shared
 
 COMMANDS = {"generate": generate, "profile": profile, "prove": prove, "audit": audit, "mutants": mutants}
@@ -27,13 +28,16 @@ def main(arguments=None) -> int:
         with contextlib.suppress(AttributeError):  # a notebook's streams take every character
             stream.reconfigure(errors="replace")  # a code page without γ prints "?" for it
     parser = Parser(prog="specviz", description="Speculative decoding: see it, prove it, measure it.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for name, command in COMMANDS.items():
         about = command.__doc__
         subparser = subparsers.add_parser(name, help=about.splitlines()[0], description=about)
         command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run, prog=subparser.prog)
-    options = parser.parse_args(arguments)
+        subparser.set_defaults(run=command.run, parser=subparser)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        getattr(options, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if not hasattr(options, "run"):
         parser.print_help()
         return 0
@@ -41,10 +45,10 @@ def main(arguments=None) -> int:
         shared.check_files(options)
         return options.run(options)
     except (ValueError, FloatingPointError, OSError) as error:
-        print(f"{options.prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{options.parser.prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"\n{options.prog}: interrupted.", file=sys.stderr)
+        print(f"\n{options.parser.prog}: interrupted.", file=sys.stderr)
         return 130
 
 

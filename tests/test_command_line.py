@@ -65,6 +65,10 @@ def test_help(name, capsys):
     assert " ".join(COMMANDS[name].__doc__.split())[:60] in " ".join(out.split())
 
 
+def test_version(capsys):
+    assert status(["--version"]) == 0 and capsys.readouterr().out == f"specviz {specviz.__version__}\n"
+
+
 def test_the_console_script_is_this_command():
     text = (Path(specviz.__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
     assert tomllib.loads(text)["project"]["scripts"] == {"specviz": "specviz.__main__:main"}
@@ -82,7 +86,9 @@ def test_the_shell_gets_the_exit_status():
         (["prophet", "tales"], "invalid choice: 'prophet'"),
         (["profile"], "the following arguments are required: TARGET"),
         (["profile", "tales", "--runs", "many"], "argument --runs: invalid int value: 'many'"),
-        (["profile", "nope"], "pair 'nope' is unknown: the bundled ones are"),
+        (["profile", "nope"], "TARGET 'nope' is no named pair (tales, smollm2, "),
+        (["profile", "nope"], "t5): give DRAFT, or --drafter."),
+        (["generate", FOLDERS[0], "--prompt", "x"], "t5): give DRAFT, --drafter or --plain."),
         (["profile", "tales", "--runs", "0"], "runs=0: must be an integer >= 1"),
         (["profile", "tales", "--gammas", "0-2"], "'0-2' is no list of γ"),
         (["profile", "tales", "--gammas", "70"], "γ=70 never fits into max_new_tokens=64"),
@@ -96,14 +102,14 @@ def test_the_shell_gets_the_exit_status():
         (["profile", "tales", "--html", "{tmp}"], "--html '{tmp}' cannot be written"),
         (["prove", "--json", "{tmp}/no/x.json"], "cannot be written: name a file in a folder that exists"),
         (["profile", "tales", "--json", "{tmp}/x", "--html", "{tmp}/x"], "--json and --html name one file"),
-        (["profile", "tales", "--prompts", "{tmp}/none.txt"], "No such file or directory: '{tmp}/none.txt'"),
-        (["profile", "tales", "--prompts", "{tmp}"], "Is a directory: '{tmp}'"),
+        (["profile", "tales", "--prompts", "{tmp}/none.txt"], "--prompts {tmp}/none.txt cannot be read: No such file"),
+        (["profile", "tales", "--prompts", "{tmp}"], "--prompts {tmp} cannot be read: Is a directory"),
         (["profile", "tales", "--prompts", "{tmp}/empty.txt"], "has 0 of them: give at least two, one a line"),
         (["profile", "tales", "--prompts", "{tmp}/one.txt"], "has 1 of them: give at least two"),
         (["profile", "tales", "--prompts", "{tmp}/latin.txt"], "is not UTF-8 text (byte 1): save it as UTF-8"),
         (["generate", "tales"], "the following arguments are required: --prompt"),
         (["generate", "tales", "--prompt", ""], "prompt='' is empty"),
-        (["generate", "tales", "--prompt", "x", "--gamma", "0"], "gamma=0: must be an integer >= 1"),
+        (["generate", "tales", "--prompt", "x", "--gamma", "0"], "argument --gamma: '0': must be an integer >= 1 (generate"),
         (["generate", "tales", "--prompt", "x", "--stop", ""], "stop=['']: must be a string"),
         (["generate", "tales", "b", "--plain", "--prompt", "x"], "--plain decodes without a draft: leave DRAFT"),
         (["generate", "{tmp}/nothing", "--plain", "--prompt", "x"], "does not exist"),
@@ -112,6 +118,9 @@ def test_the_shell_gets_the_exit_status():
         (["prove", "--seed", "-1"], "seed=-1: must be an integer >= 0"),
         (["prove", "--vocabulary", "9", "--max-new-tokens", "9"], "Fewer come from a smaller max_new_tokens"),
         (["prove", "--max-branches", "10"], "the limit is max_branches=10"),
+        (["prove", "--max-branches", "10"], "and from top_k; --merge visits about"),
+        (["prove", "--merged"], "specviz prove: error: unrecognized arguments: --merged"),
+        (["--merge"], "specviz: error: unrecognized arguments: --merge"),
         (["audit", "tales", "--samples", "0"], "samples=0: must be an integer >= 1"),
         (["audit", "tales", "--decoder", "magic"], "argument --decoder: invalid choice: 'magic'"),
         (["audit", "tales", "--decoder", "transformers", "--drafter", "layer-skip:2"], "transformers has no such"),

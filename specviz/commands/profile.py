@@ -65,6 +65,8 @@ def lines(path) -> list[str]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"--prompts {path} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
+    except OSError as error:
+        raise ValueError(f"--prompts {path} cannot be read: {error.strerror}.") from None
     prompts = [line.strip() for line in text.split("\n") if line.strip()]
     if len(prompts) < 2:
         raise ValueError(f"--prompts {path} has {len(prompts)} of them: give at least two, one a line.")

@@ -44,10 +44,13 @@ def run(options) -> int:
     target, draft = (
         TableModel.random(options.vocabulary, options.order, seed) for seed in (options.seed, options.seed + 1)
     )
-    proof = prove(
-        target, draft, [0], gamma=options.gamma, max_new_tokens=options.max_new_tokens, sampling=sampling,
-        eos=() if options.eos is None else options.eos, merge=options.merge, max_branches=options.max_branches,
-    )  # fmt: skip
+    try:
+        proof = prove(
+            target, draft, [0], gamma=options.gamma, max_new_tokens=options.max_new_tokens, sampling=sampling,
+            eos=() if options.eos is None else options.eos, merge=options.merge, max_branches=options.max_branches,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ValueError(str(error).replace("merge=True", "--merge")) from error
     settings = {name: getattr(options, name) for name in ("vocabulary", "order", "gamma", "max_new_tokens", "seed")}
     shared.give(options, proof, {**proof.to_dict(), **settings, "sampling": sampling.to_dict()})
     return 0 if proof.exact else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -22,8 +23,12 @@ def add_pair(parser) -> None:
 def load(options):
     """(target, drafter), as TARGET, DRAFT and --drafter name them."""
     from specviz import load_pair
+    from specviz.zoo import NAMED
 
     if options.drafter is None:
+        if options.draft is None and options.target not in NAMED:
+            others = "--drafter or --plain" if hasattr(options, "plain") else "or --drafter"
+            raise ValueError(f"TARGET {options.target!r} is no named pair ({', '.join(NAMED)}): give DRAFT, {others}.")
         return load_pair(options.target, options.draft, device=options.device)
     if options.draft is not None:
         raise ValueError(f"DRAFT {options.draft!r} and --drafter {options.drafter!r}: give one of the two.")
@@ -54,7 +59,7 @@ def add_decoding(parser, *, max_new_tokens, seed=0, gamma=4) -> None:
     """How to decode. gamma=None: the command has an argument of its own for it."""
     add = parser.add_argument
     if gamma is not None:
-        add("--gamma", metavar="N", type=int, default=gamma, help=f"drafts a round (default {gamma})")
+        add("--gamma", metavar="N", type=drafts, default=gamma, help=f"drafts a round (default {gamma})")
     length = f"length of a text at most (default {max_new_tokens})"
     add("--max-new-tokens", metavar="N", type=int, default=max_new_tokens, help=length)
     add("--temperature", metavar="T", type=float, default=1.0, help="0 is greedy (default 1)")
@@ -62,6 +67,13 @@ def add_decoding(parser, *, max_new_tokens, seed=0, gamma=4) -> None:
     add("--top-p", metavar="P", type=float, help="keep the likeliest tokens that make up P together (default: all)")
     default = "a fresh one" if seed is None else seed
     add("--seed", metavar="N", type=int, default=seed, help=f"of all that is random (default: {default})")
+
+
+def drafts(text) -> int:
+    """The value of --gamma."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be an integer >= 1 (generate --plain decodes without drafts)")
+    return int(text)
 
 
 def sampling(options):
