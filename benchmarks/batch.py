@@ -48,7 +48,7 @@ def main():
     target, draft = load_pair("tales", device="cpu")
     prompts = STARTS * (max(BATCHES) // len(STARTS))
     runs = {(batch, gamma): [] for batch in BATCHES for gamma in (0, GAMMA)}
-    with progress_bar(RUNS * len(runs), "batches", unit="sweep") as bar:
+    with progress_bar(RUNS * len(runs), "batches", unit="sweeps") as bar:
         for run in range(RUNS):
             for batch, gamma in runs:
                 runs[batch, gamma].append(decode(target, draft, prompts, batch, gamma, seed=1000 * run))

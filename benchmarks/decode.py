@@ -157,7 +157,7 @@ def best_of(job, make, drafter, gammas, first):
 def measure(job, contenders, runs):
     """{contender: [tokens a second of a run]}, runs side by side."""
     rates = {name: [] for name in contenders}
-    with progress_bar(runs * len(job.prompts), job.title, True, unit="prompt") as bar:
+    with progress_bar(runs * len(job.prompts), job.title, True, unit="prompts") as bar:
         for run in range(-1, runs):  # the first warms up, on one prompt
             totals = {name: np.zeros(2) for name in contenders}
             for i, prompt in enumerate(job.prompts if run >= 0 else job.prompts[:1]):

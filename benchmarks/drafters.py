@@ -81,7 +81,7 @@ def compare(target, drafters, prompts, sampling, runs, new, eos=None) -> list[Ro
     rounds = {name: [] for name in drafters}  # (round, seconds of a target step at that time)
     seconds = {name: [] for name in kinds}  # a token, one entry a run
     texts = {}
-    with progress_bar(1 + runs * len(prompts), "decoding", unit="prompt") as bar:
+    with progress_bar(1 + runs * len(prompts), "decoding", unit="prompts") as bar:
         for run in range(-1, runs):  # the first one warms up
             spent, count = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
             for at, prompt in enumerate(prompts if run >= 0 else prompts[:1]):
@@ -158,7 +158,7 @@ def batches(target, draft, prompts, runs, new):
     """[(rows, plain tokens/s, speculative tokens/s, rounds of the batch, mean rounds of a row)], temperature 1."""
     rates = {(rows, kind): [] for rows in SIZES for kind in ("plain", "speculative")}
     counts = {}
-    with progress_bar((runs + 1) * len(SIZES), "batches", unit="batch") as bar:
+    with progress_bar((runs + 1) * len(SIZES), "batches", unit="batches") as bar:
         for run in range(-1, runs):
             for rows in SIZES:
                 asked = [prompts[i % len(prompts)] for i in range(rows)]

@@ -109,7 +109,7 @@ def test_the_shell_gets_the_exit_status():
         (["profile", "tales", "--prompts", "{tmp}/latin.txt"], "is not UTF-8 text (byte 1): save it as UTF-8"),
         (["generate", "tales"], "the following arguments are required: --prompt"),
         (["generate", "tales", "--prompt", ""], "prompt='' is empty"),
-        (["generate", "tales", "--prompt", "x", "--gamma", "0"], "argument --gamma: '0': must be an integer >= 1 (generate"),
+        (["generate", "tales", "--prompt", "x", "--gamma", "0"], "argument --gamma: '0': must be an integer >= 1 ("),
         (["generate", "tales", "--prompt", "x", "--stop", ""], "stop=['']: must be a string"),
         (["generate", "tales", "b", "--plain", "--prompt", "x"], "--plain decodes without a draft: leave DRAFT"),
         (["generate", "{tmp}/nothing", "--plain", "--prompt", "x"], "does not exist"),

@@ -198,6 +198,7 @@ def test_a_drafter_that_never_proposes_is_no_error(clocked_pair):
     assert found.alpha == 0 and found.alpha_by_position == [] and found.draft_lengths == {0: 1.0} and found.c == 0
     assert found.predicted(2) == found.predicted(2, overhead=True) == pytest.approx(1)
     assert "finds nothing to propose in 100% of the rounds" in found.verdict
+    assert "α            nothing tested\n\n" in found.report()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ def add_arguments(parser) -> None:
         help="whose decoder: this package's (default), or assisted generation of transformers")  # fmt: skip
     add("--prompt", metavar="TEXT", default="Once upon a time", help='default: "Once upon a time"')
     add("--samples", metavar="N", type=int, default=2000, help="texts to draw (default 2000)")
-    add("--false-alarm", metavar="P", type=float, default=0.01, help="how often a right decoder is convicted (default 0.01)")
+    add("--false-alarm", metavar="P", type=float, default=0.01,
+        help="how often a right decoder is convicted (default 0.01)")  # fmt: skip
     shared.add_decoding(parser, max_new_tokens=4)
     add("--resume", metavar="FILE", help="keep the texts in FILE, and go on from there next time")
     shared.add_json(parser)

@@ -98,7 +98,7 @@ def _draw(audited, resume, progress):
     goal = len(audited.prompts) if greedy else audited.samples
     with resume_file(resume, audited.to_dict()) as (calls, keep):
         drawn = len(calls) if greedy else sum(map(len, calls))
-        with progress_bar(goal, "audit", progress, unit=" samples", initial=min(drawn, goal)) as bar:
+        with progress_bar(goal, "audit", progress, unit="samples", initial=min(drawn, goal)) as bar:
             try:
                 while drawn < goal:
                     prompt = audited.prompts[drawn if greedy else 0]

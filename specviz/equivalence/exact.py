@@ -200,7 +200,7 @@ def _checked(function, target, drafter, prompt, merge, rows, max_branches, setti
 
 
 def _search_bar(estimate, progress):
-    return progress_bar(round(estimate.branches), "exact law", progress, unit=" branches")
+    return progress_bar(round(estimate.branches), "exact law", progress, unit="branches")
 
 
 def _branches(target, drafter, prompts, rows, settings, bar):

@@ -76,7 +76,7 @@ def line_up(mutants=None, *, false_alarm=1e-6, max_samples=200_000, seed=0, prog
     max_samples, seed = integer(max_samples, "max_samples", 4), Seeded(seed).seed
     innocent = 0.01 / max(1, sum(not mutant.lossy for mutant in mutants))
     right, trials = {}, []
-    with progress_bar(len(mutants), "line-up", progress, unit=" decoders") as bar:
+    with progress_bar(len(mutants), "line-up", progress, unit="decoders") as bar:
         for mutant in mutants:
             case = mutant.case
             if case.name not in right:

@@ -70,7 +70,7 @@ def sample_sequences(target, drafter, prompt, n, *, seed=0, rows=None, progress=
         raise ValueError(f"{', '.join(sorted(given))}: sample_sequences sets this itself; give seed= for the samples.")
     known("sample_sequences", settings)
     parts = []
-    with progress_bar(n, "samples", progress, unit=" samples") as bar:
+    with progress_bar(n, "samples", progress, unit="samples") as bar:
         for first in range(0, n, rows):
             numbers = range(first, min(first + rows, n))
             asked = Settings(randomness=Seeded(seed, numbers), record="none", **settings)

@@ -55,7 +55,7 @@ def profile(
     totals = {gamma: [[] for _ in range(runs)] for gamma in (0, *gammas)}  # seconds of each text, by run
     counts = {gamma: [] for gamma in (0, *gammas)}  # rounds of each text
 
-    with progress_bar(len(prompts) * runs + 1, "profiling", progress, unit="prompt") as bar:
+    with progress_bar(len(prompts) * runs + 1, "profiling", progress, unit="prompts") as bar:
         for gamma in (0, largest):  # to warm up
             setting.decode(0, gamma, setting.seed)
         for n in forwards.sizes:

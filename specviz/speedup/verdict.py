@@ -186,6 +186,7 @@ def report(profile: Profile) -> str:
     """Everything as text: acceptance, costs, predicted against measured, the verdict, the advice."""
     step, sampling = profile.target_seconds, profile.sampling.items()
     settings = ", ".join(f"{name} {value}" for name, value in sampling if value is not None)
+    alpha = f"{profile.alpha:.3f}; by position, with 95 % intervals:" if profile.alpha_by_position else "nothing tested"
     lines = [
         f"{profile.target} with {profile.drafter}, {profile.machine} ({profile.device}, {profile.dtype}, "
         f"threads: {profile.threads})",
@@ -194,7 +195,7 @@ def report(profile: Profile) -> str:
         f"target step  {step * 1e3:.2f} ms, and {profile.overhead(0) * step * 1e3:.2f} ms outside it in plain decoding",
         f"draft step   c = {profile.c:.3f}",
         "V(n)         " + "  ".join(f"{n}: {cost:.2f}" for n, cost in profile.verify_cost.items()),
-        f"α            {profile.alpha:.3f}; by position, with 95 % intervals:",
+        f"α            {alpha}",
     ]
     by_position = zip(profile.alpha_by_position, profile.alpha_intervals)
     for i, ((alpha, tested), (low, high)) in enumerate(by_position, 1):

@@ -154,7 +154,7 @@ def convert(path, folder, description="converting", progress=None):
         raise ValueError(f"package gguf, which reads {path.name}, is not installed: pip install gguf.") from error
     import transformers
 
-    with progress_bar(3, description, progress is not False, unit=" steps") as bar, transformers_progress(False):
+    with progress_bar(3, description, progress is not False, unit="steps") as bar, transformers_progress(False):
         fields = {name: field.contents() for name, field in GGUFReader(path).fields.items()}
         if fields["general.architecture"] != "llama" or fields["tokenizer.ggml.model"] != "gpt2":
             raise ValueError(f"{path.name} is no Llama with a byte-level BPE, so it cannot be converted.")
