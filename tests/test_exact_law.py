@@ -187,6 +187,7 @@ def test_a_comparison_says_what_is_off():
     assert comparison.largest_difference == pytest.approx(0.15) and comparison.total_variation == pytest.approx(0.15)
     assert comparison.difference([2]) == pytest.approx(0.1)
     assert "NOT EXACT: 3 sequences" in str(comparison) and "at [0]: P = 0.35, p = 0.5" in str(comparison)
+    assert repr(comparison) == "<Comparison of 3 sequences: not exact, off by 1.5e-01 at most>"
     assert str(compare(p, p)).startswith("EXACT: 2 sequences") and compare(wrong, p, tolerance=0.2).exact
     found = comparison.to_dict()
     assert found == json.loads(json.dumps(found)) and found["worst"] == [0] and found["exact"] is False

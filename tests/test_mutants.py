@@ -21,10 +21,10 @@ from specviz.equivalence import (
     exact_law,
     fit_sequences,
     line_up,
+    line_up_table,
     mutants,
     prove,
     sample_sequences,
-    table,
     with_step,
 )
 from specviz.randomness import Exhaustive
@@ -248,7 +248,7 @@ def test_a_line_up_refuses_wrong_arguments(wrong, message):
 def test_the_table_tells_every_story_and_which_verdict_is_not_as_expected():
     chosen = [*RIGHT, by_name["resample from p"], by_name["no bonus"]]
     found = line_up(chosen, max_samples=4000)
-    printed = table(found)
+    printed = line_up_table(found)
     assert printed.endswith("every verdict as expected")
     for mutant in chosen:
         assert mutant.name in printed and mutant.story in printed and mutant.case.name in printed
@@ -256,4 +256,4 @@ def test_the_table_tells_every_story_and_which_verdict_is_not_as_expected():
     assert numbers == json.loads(json.dumps(numbers))
     assert [trial["convicted"] for trial in numbers[-2:]] == [True, False]
     slander = [replace(trial, mutant=replace(trial.mutant, lossy=True)) for trial in found[-1:]]
-    assert table(slander).endswith("not as expected: no bonus")
+    assert line_up_table(slander).endswith("not as expected: no bonus")

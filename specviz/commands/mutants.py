@@ -20,7 +20,7 @@ def add_arguments(parser) -> None:
 def run(options) -> int:
     import torch
 
-    from specviz.equivalence import MUTANTS, RIGHT, line_up, table
+    from specviz.equivalence import MUTANTS, RIGHT, line_up, line_up_table
 
     known = [*RIGHT, *MUTANTS]
     if unknown := sorted({*options.names} - {decoder.name for decoder in known}):
@@ -29,5 +29,5 @@ def run(options) -> int:
     torch.set_num_threads(1)  # tables gain nothing from a second thread
     chosen = [decoder for decoder in known if not options.names or decoder.name in options.names]
     trials = line_up(chosen, max_samples=options.samples, seed=options.seed)
-    shared.give(options, table(trials), {"trials": [trial.to_dict() for trial in trials]})
+    shared.give(options, line_up_table(trials), {"trials": [trial.to_dict() for trial in trials]})
     return 0 if all(trial.as_expected for trial in trials) else 1

@@ -274,6 +274,10 @@ class Comparison:
     expected: Law
     tolerance: float
 
+    def __repr__(self):
+        sequences, verdict = len(self.sequences), "exact" if self.exact else "not exact"
+        return f"<Comparison of {sequences} sequences: {verdict}, off by {self.largest_difference:.1e} at most>"
+
     def difference(self, tokens) -> float:
         """P(tokens) - p(tokens)."""
         return self.law.get(tuple(tokens), 0.0) - self.expected.get(tuple(tokens), 0.0)

@@ -113,7 +113,7 @@ def _exactly(case, decode_round):
     return law, tokens / passes
 
 
-def table(trials) -> str:
+def line_up_table(trials) -> str:
     """The trials as text: grouped by kind, each with its story, and the verdict on all."""
     groups = {"the right one, on every table": [], "lossy: another distribution": [], "exact, but slower": []}
     right, lossy, slower = groups.values()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from specviz.exercises.answers import AnswerError, Hint, guarded
 
+__all__ = ["Hint", "Result", "check", "exercise", "summary"]
 NOT_ANSWERED = "not answered yet"
 
 
