@@ -85,6 +85,7 @@ class _Uniform:
     round = 0
 
     def begin_round(self, round: int, length=None) -> None:
+        """A round begins: its number is part of what a uniform depends on."""
         self.round = round
 
     def _uniforms(self, stream: str, slots: int, rows: int) -> np.ndarray:
@@ -166,6 +167,7 @@ class Seeded(_Uniform):
         self._first, self._ahead = 0, np.empty((0, 0, len(STREAMS), 0))  # the uniforms of some rounds from _first on
 
     def begin(self, rows: int) -> None:
+        """A decoding of that many rows begins. Raises ValueError where rows= named another number of them."""
         if self.rows is not None and len(self.rows) != rows:
             raise ValueError(
                 f"randomness is for {len(self.rows)} rows, and prompt has {rows}: give as many prompts as it has rows."
@@ -243,12 +245,14 @@ class Scripted(_Uniform):
         return cls(uniforms, base=None if trace.seed is None else Seeded(trace.seed, rows=[trace.row]))
 
     def begin(self, rows: int) -> None:
+        """A decoding of that many rows begins. Raises ValueError where a key is of a row beyond them."""
         if beyond := [key for key in self.uniforms if key[0] >= rows]:
             raise ValueError(f"uniforms name {beyond[0]}, but rows count from 0 and prompt has {rows}.")
         if self.base is not None:
             self.base.begin(rows)
 
     def begin_round(self, round: int, length=None) -> None:
+        """A round begins, of this script and of its base."""
         super().begin_round(round)
         if self.base is not None:
             self.base.begin_round(round, length)

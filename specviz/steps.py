@@ -62,24 +62,28 @@ class State:
 
     @property
     def length(self) -> torch.Tensor:
-        """[B] int64 on the CPU."""
+        """The length of each row's text, [B] int64 on the CPU."""
         return _of_rows(self.lengths)
 
     @property
     def gamma(self) -> int:
+        """Drafts a round; 0 in plain decoding."""
         return self.settings.gamma if self.drafter is not None else 0
 
     @property
     def sampling(self) -> SamplingParams:
+        """How logits become p and q."""
         return self.settings.sampling
 
     @property
     def randomness(self) -> Randomness:
+        """Who answers the draws and coins."""
         return self.settings.randomness
 
     @property
     def device(self) -> torch.device:
-        return self.stopwatch.device  # the target's, asked for once
+        """The target's, asked for once."""
+        return self.stopwatch.device
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,7 @@ class Trace:
 
     @property
     def tokens_per_round(self) -> float | None:
+        """Tokens for each pass of the target after the prompt; None without a round."""
         return _ratio(len(self.tokens), len(self.rounds))
 
     @property

@@ -39,6 +39,7 @@ class LayerSkip:
             )
 
     def new_session(self, target, prompts, capacity, eos, target_cache):
+        """Drafts in the target's own cache."""
         return LayerSkipSession(target, self.layers, eos, target_cache)
 
 

@@ -52,6 +52,7 @@ class ModelDrafter:
             ) from error
 
     def new_session(self, target, prompts, capacity, eos, target_cache):
+        """A cache of the model's own, for these prompts."""
         return ModelSession(self.model, self.model.new_cache(prompts, capacity), eos, target.vocab_size)
 
 

@@ -36,6 +36,7 @@ class PromptLookup:
         """Any target will do: the proposed tokens stand in the text already."""
 
     def new_session(self, target, prompts, capacity, eos, target_cache):
+        """The prompts and their texts are all that it looks at."""
         return PromptLookupSession(self, target, prompts, eos)
 
     def continuation(self, text: list[int]) -> list[int]:
