@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import sys
 
-from specviz import __version__
+import specviz
 from specviz.commands import audit, generate, mutants, profile, prove, shared
 
 COMMANDS = {"generate": generate, "profile": profile, "prove": prove, "audit": audit, "mutants": mutants}
@@ -28,7 +28,7 @@ def main(arguments=None) -> int:
         with contextlib.suppress(AttributeError):  # a notebook's streams take every character
             stream.reconfigure(errors="replace")  # a code page without γ prints "?" for it
     parser = Parser(prog="specviz", description="Speculative decoding: see it, prove it, measure it.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {specviz.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for name, command in COMMANDS.items():
         about = command.__doc__
