@@ -17,20 +17,7 @@ RECORDS = ("top", "full", "none")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to decode. Arguments that are not given have the defaults below.
-
-    gamma           drafts a round, at least 1
-    max_new_tokens  exact, unless EOS, a stop string or the target's context ends the text before
-    sampling        SamplingParams, by default temperature 1
-    seed            an integer; None draws a fresh one, which the Trace records
-    randomness      in place of seed: Seeded, Scripted, or a branch of Exhaustive
-    eos             id or ids that end a text, in place of the target's
-    stop            a string, or strings, that end a text
-    record          "top": keep the 8 largest probabilities of each distribution; "full": all; "none": no
-                    distributions and no uniforms (fastest)
-    rule            how drafts are judged: "standard" is the paper's Algorithm 1; or a specviz.rules.Rule
-    decode_round    decodes one round of a State, in place of steps.decode_round(): your own sequence of draft(),
-                    target_forward(), verify() and commit(), to be judged by specviz.equivalence
+    """How to decode: the arguments that speculate() describes, with their defaults.
 
     Raises ValueError naming the argument, its value and the remedy.
     """
