@@ -5,7 +5,7 @@
 #     bash benchmarks/gpu_checks.sh cpu        a rehearsal without one
 #
 # The bundled pair runs there in half precision, through CUDA graphs, on two kinds of devices at once, and spread by
-# accelerate; then the graphs on every family, and the exact law, the memories' invariant and ragged batches over every
+# accelerate; then the graphs on every family, and the exact law, the caches' invariant and ragged batches over every
 # family and drafter, in float64. Last, benchmarks/decode.py with few prompts, in half precision: a first impression.
 #
 # No GPU was at hand when this was written. It was rehearsed with "cpu", with a stand-in for a device that refuses
@@ -19,7 +19,7 @@ export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 # The most telling first: if the time is too short, what is missing is the rest.
 timeout --signal=INT --kill-after=5 185 "$python" -m pytest --device "$device" -q --durations=5 \
-    tests/test_cuda.py tests/test_graphs.py tests/test_seq2seq.py tests/test_drafters.py tests/test_memory.py \
+    tests/test_cuda.py tests/test_graphs.py tests/test_seq2seq.py tests/test_drafters.py tests/test_cache.py \
     tests/test_families.py tests/test_exact_law.py
 tests=$?
 [ $tests -ne 2 ] && [ $tests -ne 124 ] || echo "TESTS NOT FINISHED in time, or interrupted: see how far they came."
