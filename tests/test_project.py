@@ -58,7 +58,7 @@ def test_help_shows_what_a_script_is_for_and_does_nothing(script, monkeypatch, c
 
 def test_every_requirement_is_pinned_within_its_range():
     pins = constraints()
-    for name, requirement in requirements("lab", "test").items():
+    for name, requirement in requirements("fast", "lab", "test").items():
         pinned = next((pin for key, pin in pins.items() if key.lower() == name.lower()), None)
         assert pinned is not None, f"constraints.txt lacks {name}"
         (exact,) = pinned.specifier
@@ -84,7 +84,7 @@ def test_conda_environment_is_that_of_pyproject():
     assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(python.version)
     assert found.pop("pip")
     assert {name: r.specifier for name, r in found.items()} == {
-        name: r.specifier for name, r in requirements("lab", "test").items()
+        name: r.specifier for name, r in requirements("fast", "lab", "test").items()
     }
 
 
@@ -195,9 +195,9 @@ def test_the_setup_cell_keeps_what_is_installed(monkeypatch):
     names = {"get_ipython": Shell}
     exec(source, names)
     (magic, line), keep = asked[0], names["keep"]
-    assert (magic, line) == ("pip", "install -q git+https://github.com/a/b {keep}")
+    assert (magic, line) == ("pip", 'install -q "specviz[fast] @ git+https://github.com/a/b" {keep}')
     version = importlib.metadata.version
-    assert sorted(keep.split()) == sorted(f"{n}=={version(n)}" for n in ("torch", "transformers", "ipywidgets"))
+    assert sorted(keep.split()) == sorted(f"{n}=={version(n)}" for n in ("torch", "transformers", "ipywidgets", "protobuf"))
 
 
 # --- notebooks ----------------------------------------------------------------------------------

@@ -30,11 +30,11 @@ BADGE = (
 SETUP = """\
 try:
     import specviz
-except ImportError:  # on Colab, say; torch, transformers and the widgets that are there stay as they are
+except ImportError:  # on Colab, say; what others need there, such as torch, stays as it is
     from importlib.metadata import distributions
-    keep = {{d.name: d.version for d in distributions() if d.name in ("torch", "transformers", "ipywidgets")}}
+    keep = {{d.name: d.version for d in distributions() if d.name in ("torch", "transformers", "ipywidgets", "protobuf")}}
     keep = " ".join(f"{{name}}=={{version}}" for name, version in keep.items())
-    %pip install -q git+https://github.com/{repo} {{keep}}
+    %pip install -q "specviz[fast] @ git+https://github.com/{repo}" {{keep}}
     import specviz"""
 
 

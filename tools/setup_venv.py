@@ -43,7 +43,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "constraints.txt"
         file.write_text(constraints)
-        install = [PYTHON, "-m", "pip", "install", "-c", file, "-e", ".[lab,test]"]
+        install = [PYTHON, "-m", "pip", "install", "-c", file, "-e", ".[fast,lab,test]"]
         print("installing into .venv (some minutes the first time)", flush=True)
         sys.exit(subprocess.run(install, cwd=ROOT).returncode)
 

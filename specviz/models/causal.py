@@ -125,10 +125,9 @@ class CausalLM(HubModel):
     tokenizer: a transformers tokenizer, or None to work with ids only.
     context, eos: taken from the model's configuration unless given; eos is an id or several.
     backend: the way in which forwards are computed. "auto" takes the fastest one that gives transformers' logits but
-    for rounding (compared when it is first taken): on a CPU, for models of up to 2 GB, "lean" (a forward for Llama's
-    kin, backends/lean.py) or "tuned" (linear layers in the layouts that this CPU multiplies fastest,
-    backends/kernels.py); else "transformers", its own forward. "cuda-graphs" (backends/graphs.py) must be named: it
-    has never run on a GPU. repr() and cache.backend tell which is used.
+    for rounding (compared when it is first taken): "onnxruntime" for Llama's kin in float32 on a CPU, of up to 2 GB,
+    where its packages are installed (backends/onnxruntime.py); else "transformers", its own forward. "cuda-graphs"
+    (backends/graphs.py) must be named: it has never run on a GPU. repr() and cache.backend tell which is used.
 
     Fast backends copy weights, and do not see later changes of the model. So each decoding first looks whether the
     model has changed (backends/changes.py says which changes it can miss). If so, decoding goes through transformers'

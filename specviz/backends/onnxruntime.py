@@ -1,0 +1,185 @@
+"""The forward of Llama and its kin by onnxruntime, on a CPU.
+
+The graph (llama_graph.py) is made in memory and reads the model's own weights: there are no files. The cache lies in
+arrays that onnxruntime reads and writes in place, so that a rewind is nothing but a smaller number.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+
+from specviz.backends.ragged import FirstLayers, RaggedCache
+from specviz.backends.transformers import FULL
+
+LARGEST = 2**31  # bytes of weights, since onnxruntime arranges a copy of them for the processor
+ONE_THREAD = 2**22  # bytes of weights up to which a second thread costs as much as it saves
+PIECE = 256  # a long prompt is fed in pieces of so many tokens: masks and scores grow with the square
+INSTALL = "pip install onnxruntime onnx"
+
+
+def is_supported(model) -> bool:
+    """Whether a transformers model may decode through copies of its weights: float32 on the CPU, not too large."""
+    weights = list(model.parameters())
+    return (
+        {(w.device.type, w.dtype) for w in weights} == {("cpu", torch.float32)}
+        and sum(w.nbytes for w in weights) <= LARGEST
+        and not hasattr(model, "_hf_hook")  # accelerate's
+    )
+
+
+class OnnxRuntime:
+    """Forwards in which calls take little time, so that single tokens of small models are fast."""
+
+    name = "onnxruntime"
+    serves = (
+        "Llama, Mistral, Qwen2 and Qwen3 models without a sliding window, in float32 on a CPU and of at most 2 GB, "
+        f"after {INSTALL}"
+    )
+
+    @staticmethod
+    def abilities(model):
+        if model.attention != FULL or not is_supported(model.model):
+            return None
+        if not all(find_spec(package) for package in ("onnx", "onnxruntime")):
+            warnings.warn(f"{INSTALL} makes decoding of small models on this CPU several times as fast.", stacklevel=5)
+            return None
+        from specviz.backends.llama_graph import has_a_graph
+
+        return {"first_layers", "hidden_states"} if has_a_graph(model.model) else None
+
+    def __init__(self, model):
+        self.model = model.model
+        self.threads, self.sessions = None, {}
+        self.session()
+
+    def session(self, layers=None):
+        """A session of the first layers (None: of all), with as many threads as torch has now."""
+        small = sum(w.nbytes for w in self.model.parameters()) <= ONE_THREAD
+        threads = 1 if small else torch.get_num_threads()
+        if threads != self.threads:
+            self.threads, self.sessions = threads, {}
+        if layers not in self.sessions:
+            self.sessions[layers] = Session(self.model, layers, threads)
+        return self.sessions[layers]
+
+    def cache(self, rows, capacity):
+        return OnnxCache(self, rows, capacity)
+
+
+class Session:
+    """A graph that is ready to run, and the arrays of weights that it reads."""
+
+    def __init__(self, model, layers, threads):
+        import onnxruntime
+
+        from specviz.backends.llama_graph import LlamaGraph
+
+        graph = LlamaGraph(model, layers)
+        self.weights = {name: onnxruntime.OrtValue.ortvalue_from_numpy(w) for name, w in graph.weights.items()}
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3  # errors are raised, and warnings are for those who make graphs
+        options.add_external_initializers(list(self.weights), list(self.weights.values()))
+        self.session = onnxruntime.InferenceSession(graph.serialized(), options, providers=["CPUExecutionProvider"])
+
+
+class OnnxCache(RaggedCache):
+    """Keys and values [layers, 2, B, K, capacity, s]."""
+
+    backend = OnnxRuntime.name
+
+    def __init__(self, program: OnnxRuntime, rows: int, capacity: int):
+        super().__init__(rows, capacity)
+        self.program, self.rows = program, rows
+        config, rotary = program.model.config, program.model.model.rotary_emb
+        half = len(rotary.inv_freq)
+        shape = (config.num_hidden_layers, 2, rows, config.num_key_value_heads, capacity, 2 * half)
+        self.keys_values = np.zeros(shape, np.float32)
+        angle = torch.arange(capacity).float()[:, None] * rotary.inv_freq.float()
+        self.rotation = [(x * rotary.attention_scaling).numpy() for x in (angle.cos(), angle.sin())]  # [capacity, s/2]
+        self.hidden_states = None  # [B, n, d]: what the head read at the tokens of the last feed
+        self.forwards = {}
+
+    def feed(self, tokens, count=None, layers=None):
+        """As in models/protocol.py. layers: go through so many of the first layers only (None: all)."""
+        n = tokens.shape[1]
+        if n > PIECE:
+            return torch.cat([self.feed(*piece, layers) for piece in self._pieces(tokens, count)], dim=1)
+        outputs = self._forward(layers)(tokens)
+        self.advance(n, count)
+        self.hidden_states = outputs["hidden"]
+        return outputs["logits"]
+
+    def prefill(self, tokens, count=None):
+        for piece, advance in self._pieces(tokens, count):
+            self._forward(head=False)(piece)
+            self.advance(piece.shape[1], advance)
+
+    def first_layers(self, n):
+        return FirstLayers(self, partial(self.feed, layers=n))
+
+    def _forward(self, layers=None, head=True):
+        if (layers, head) not in self.forwards:
+            self.forwards[layers, head] = Forward(self, layers, head)
+        return self.forwards[layers, head]
+
+    def _pieces(self, tokens, count):
+        """(tokens, count) of one piece after the other."""
+        self.positions(tokens.shape[1])  # raises where they do not fit, before anything is written
+        count = torch.full((self.rows,), tokens.shape[1]) if count is None else count.cpu()
+        for begin in range(0, tokens.shape[1], PIECE):
+            piece = tokens[:, begin : begin + PIECE]
+            yield piece, (count - begin).clamp(0, piece.shape[1])
+
+
+class Forward:
+    """A session bound to a cache's arrays. head: whether it computes logits."""
+
+    def __init__(self, cache, layers, head):
+        import onnxruntime
+
+        self.cache, self.value = cache, onnxruntime.OrtValue.ortvalue_from_numpy  # in the array's own memory
+        self.owner = cache.program.session(layers)
+        self.session = self.owner.session
+        self.options = onnxruntime.RunOptions()
+        self.options.only_execute_path_to_fetches = not head
+        self.widths = {output.name: output.shape[-1] for output in self.session.get_outputs()[:2]} if head else {}
+        self.binding = self.session.io_binding()
+        self.lengths = np.zeros(cache.rows, np.int64)
+        cosine, sine = cache.rotation
+        self._bind({"lengths": self.lengths, "cosine": cosine, "sine": sine}, {})
+        for i, layer in enumerate(cache.keys_values[:layers]):
+            for name, entries in zip(("keys", "values"), layer, strict=True):
+                self._bind({f"{name}_{i}": entries}, {f"new_{name}_{i}": entries})
+        self.tokens = np.zeros((cache.rows, 0), np.int64)
+
+    def __call__(self, tokens):
+        """Of tokens [B, n], where there is a head: {"logits": [B, n, V], "hidden": [B, n, d]}."""
+        n = tokens.shape[1]
+        if n != self.tokens.shape[1]:
+            self._make_room(n)
+        lengths = self.cache._lengths
+        if lengths.max() + n > self.cache.capacity:
+            self.cache.positions(n)  # raises
+        self.tokens[:] = tokens.numpy()
+        self.lengths[:] = lengths
+        self.session.run_with_iobinding(self.binding, self.options)
+        shape = (*tokens.shape, -1)  # copied, since the next call writes into the same arrays
+        return {name: torch.from_numpy(array.reshape(shape).copy()) for name, array in self.outputs.items()}
+
+    def _make_room(self, n):
+        rows = self.cache.rows
+        self.tokens = np.zeros((rows, n), np.int64)
+        self.outputs = {name: np.zeros((rows * n, width), np.float32) for name, width in self.widths.items()}
+        self._bind({"tokens": self.tokens}, self.outputs)
+
+    def _bind(self, inputs, outputs):
+        for name, array in inputs.items():
+            self.binding.bind_ortvalue_input(name, self.value(array))
+        for name, array in outputs.items():
+            self.binding.bind_ortvalue_output(name, self.value(array))
