@@ -19,6 +19,9 @@ prompt counts. Run it where nothing else runs.
 import argparse
 import json
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,6 +120,60 @@ def of_flashspec(job, draft, gamma):
         return result.output_ids[0, : result.n_tokens_generated].tolist()
 
     return decode
+
+
+def of_genai(job, draft, gamma):
+    """None where the package onnxruntime-genai, or onnx-ir, which its builder needs, is not installed."""
+    try:
+        import onnx_ir  # noqa: F401
+        import onnxruntime_genai as genai
+    except ImportError:
+        return None
+    threads, temperature = torch.get_num_threads(), job.sampling.temperature
+    model = genai.Model(_genai_folder(job.target, draft if gamma else None, threads))
+
+    def decode(prompt, seed):
+        params = genai.GeneratorParams(model)
+        how = dict(do_sample=True, temperature=temperature, top_k=0, top_p=1.0, random_seed=seed)
+        params.set_search_options(max_length=len(prompt) + job.new, **(how if temperature else dict(do_sample=False)))
+        if gamma:
+            params.set_speculative_options(max_draft_tokens=gamma)
+        generator = genai.Generator(model, params)
+        generator.append_tokens(prompt)
+        while not generator.is_done():
+            generator.generate_next_token()
+        return generator.get_sequence(0)[len(prompt) :].tolist()
+
+    return decode
+
+
+FOLDERS = {}  # that genai's builder wrote, by the names of target and draft
+
+
+def _genai_folder(target, draft, threads):
+    key = target.name, draft and draft.name
+    if key not in FOLDERS:
+        FOLDERS[key] = tempfile.TemporaryDirectory()
+        root = Path(FOLDERS[key].name)
+        for name, model in (("target", target), ("draft", draft)):
+            if model is None:
+                continue
+            model.model.save_pretrained(root / f"{name}-weights")
+            model.tokenizer.hub.save_pretrained(root / f"{name}-weights")
+            builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu"]
+            folders = ["-m", root / f"{name}-weights", "-i", root / f"{name}-weights", "-o", root / name]
+            subprocess.run([*builder, *folders, "-c", root / "cache"], check=True, capture_output=True)
+        config = json.loads((root / "target" / "genai_config.json").read_text())
+        for name in ("target", "draft"):
+            path = root / name / "genai_config.json"
+            if path.exists():
+                config = json.loads(path.read_text())
+                config["model"]["eos_token_id"] = [target.vocab_size]  # no token: texts have a fixed length
+                config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = threads
+                if name == "target" and draft is not None:
+                    pass
+                path.write_text(json.dumps(config))
+    return str(Path(FOLDERS[key].name) / "target")
 
 
 # --- measuring ------------------------------------------------------------------------------------

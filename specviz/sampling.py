@@ -12,6 +12,9 @@ from specviz.arguments import integer, real
 from specviz.arrays import as_array, as_tensor
 
 LARGEST = 1e300  # no temperature is as high; infinity is none
+# Ids from which on torch shares a softmax's rows out among threads, which then go on waiting on cores that the next
+# forward needs: with onnxruntime's threads on the same two cores that forward took three times as long.
+WIDE = 1024
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class SamplingParams:
         if self.processors:
             logits = self._processed(logits, texts)
         if self == PLAIN:  # nothing to do but the softmax, which turns such rows into NaN by itself
-            return logits.softmax(-1)
+            return _softmax(logits)
         if self.temperature == 0:
             return _one_hot(logits)
         # The shift changes no probability, keeps a tiny temperature from overflowing, and makes infinities NaN.
@@ -81,7 +84,7 @@ class SamplingParams:
             logits = _keep_top_k(logits, self.top_k)
         if self.top_p is not None and self.top_p < 1:
             logits = _keep_top_p(logits, self.top_p)
-        return logits.softmax(-1)
+        return _softmax(logits)
 
     def _processed(self, logits, texts):
         if texts is None:
@@ -116,6 +119,16 @@ def as_sampling(sampling) -> SamplingParams:
 
 
 PLAIN = SamplingParams()
+
+
+def _softmax(logits):
+    several = logits.numel() > logits.shape[-1] >= WIDE
+    if not several or logits.device.type != "cpu" or logits.requires_grad:
+        return logits.softmax(-1)
+    x = logits.numpy()
+    with np.errstate(invalid="ignore"):  # infinities become NaN, as in torch
+        weights = np.exp(x - x.max(-1, keepdims=True))
+        return torch.from_numpy(weights / weights.sum(-1, keepdims=True))
 
 
 def _one_hot(logits):

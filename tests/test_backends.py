@@ -51,7 +51,9 @@ def test_the_fastest_that_can_do_all_that_is_needed():
 def test_a_backend_that_cannot_is_refused_with_the_reason():
     with pytest.raises(ValueError, match="backend='fast': must be one of auto, onnxruntime, transformers, cuda-graphs"):
         CausalLM(made("llama"), backend="fast")
-    with pytest.raises(ValueError, match="backend='onnxruntime' cannot serve 'gpt2': it serves Llama, Mistral, Qwen2 and Qwen3"):
+    with pytest.raises(
+        ValueError, match="backend='onnxruntime' cannot serve 'gpt2': it serves Llama, Mistral, Qwen2 and Qwen3"
+    ):
         CausalLM(decoder("gpt2"), name="gpt2", backend="onnxruntime")
     with pytest.raises(ValueError, match="backend='onnxruntime' cannot serve .* float32 on a CPU"):
         CausalLM(made("llama").bfloat16(), backend="onnxruntime")

@@ -197,7 +197,8 @@ def test_the_setup_cell_keeps_what_is_installed(monkeypatch):
     (magic, line), keep = asked[0], names["keep"]
     assert (magic, line) == ("pip", 'install -q "specviz[fast] @ git+https://github.com/a/b" {keep}')
     version = importlib.metadata.version
-    assert sorted(keep.split()) == sorted(f"{n}=={version(n)}" for n in ("torch", "transformers", "ipywidgets", "protobuf"))
+    kept = ("torch", "transformers", "ipywidgets", "protobuf")
+    assert sorted(keep.split()) == sorted(f"{name}=={version(name)}" for name in kept)
 
 
 # --- notebooks ----------------------------------------------------------------------------------

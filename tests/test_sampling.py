@@ -86,6 +86,18 @@ def test_bad_rows_come_out_as_nan_and_good_rows_stay(temperature, bad):
         assert probs[0].isnan().all() and probs[1].isfinite().all()
 
 
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=0.7, top_p=0.9)])
+def test_wide_rows_are_torchs_own(params):
+    """Several wide rows are computed by numpy, a row alone by torch."""
+    logits = 5 * torch.randn(6, 1500, generator=torch.Generator().manual_seed(0))
+    logits[0, 7], logits[1, 3], logits[2, 5], logits[3] = -torch.inf, torch.inf, torch.nan, -torch.inf
+    alone = torch.cat([params.probabilities(row[None]) for row in logits])
+    together = params.probabilities(logits)
+    torch.testing.assert_close(together, alone, equal_nan=True)
+    assert together.isnan().all(-1).tolist() == [False, True, True, True, False, False]
+    assert params.probabilities(logits.requires_grad_()).requires_grad
+
+
 def test_a_tiny_temperature_is_nearly_greedy_and_does_not_overflow():
     logits = torch.tensor([3.0, 1.0, -50.0])
     assert SamplingParams(1e-38).probabilities(logits).tolist() == [1, 0, 0]

@@ -32,7 +32,8 @@ try:
     import specviz
 except ImportError:  # on Colab, say; what others need there, such as torch, stays as it is
     from importlib.metadata import distributions
-    keep = {{d.name: d.version for d in distributions() if d.name in ("torch", "transformers", "ipywidgets", "protobuf")}}
+    kept = "torch", "transformers", "ipywidgets", "protobuf"
+    keep = {{d.name: d.version for d in distributions() if d.name in kept}}
     keep = " ".join(f"{{name}}=={{version}}" for name, version in keep.items())
     %pip install -q "specviz[fast] @ git+https://github.com/{repo}" {{keep}}
     import specviz"""

@@ -69,7 +69,7 @@ class LlamaGraph:
         next_norms = [layer.input_layernorm for layer in stack[1:]] + [decoder.norm]
         for i, (layer, next_norm) in enumerate(zip(stack, next_norms, strict=True)):
             self._layer(i, layer, next_norm)
-        self._add(f"hidden = Identity (x_{len(stack)})")
+        self.lines[-1] = self.lines[-1].replace(f"x_{len(stack)}, ", "hidden, ")
         self._linear("logits", "hidden", model.lm_head)
 
         cache = [f"{name}_{i}" for i in range(len(stack)) for name in ("keys", "values")]

@@ -83,7 +83,7 @@ class Session:
         self.weights = {name: onnxruntime.OrtValue.ortvalue_from_numpy(w) for name, w in graph.weights.items()}
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        options.log_severity_level = 3  # errors are raised, and warnings are for those who make graphs
+        options.log_severity_level = 4  # errors are raised, and warnings are for those who make graphs
         options.add_external_initializers(list(self.weights), list(self.weights.values()))
         self.session = onnxruntime.InferenceSession(graph.serialized(), options, providers=["CPUExecutionProvider"])
 
@@ -102,7 +102,6 @@ class OnnxCache(RaggedCache):
         self.keys_values = np.zeros(shape, np.float32)
         angle = torch.arange(capacity).float()[:, None] * rotary.inv_freq.float()
         self.rotation = [(x * rotary.attention_scaling).numpy() for x in (angle.cos(), angle.sin())]  # [capacity, s/2]
-        self.hidden_states = None  # [B, n, d]: what the head read at the tokens of the last feed
         self.forwards = {}
 
     def feed(self, tokens, count=None, layers=None):
@@ -110,14 +109,19 @@ class OnnxCache(RaggedCache):
         n = tokens.shape[1]
         if n > PIECE:
             return torch.cat([self.feed(*piece, layers) for piece in self._pieces(tokens, count)], dim=1)
-        outputs = self._forward(layers)(tokens)
+        self.last = self._forward(layers)
+        self.last.run(tokens)
         self.advance(n, count)
-        self.hidden_states = outputs["hidden"]
-        return outputs["logits"]
+        return self.last.output("logits")
+
+    @property
+    def hidden_states(self):
+        """[B, n, d]: what the head read at the tokens of the last feed."""
+        return self.last.output("hidden")
 
     def prefill(self, tokens, count=None):
         for piece, advance in self._pieces(tokens, count):
-            self._forward(head=False)(piece)
+            self._forward(head=False).run(piece)
             self.advance(piece.shape[1], advance)
 
     def first_layers(self, n):
@@ -146,8 +150,10 @@ class Forward:
         self.cache, self.value = cache, onnxruntime.OrtValue.ortvalue_from_numpy  # in the array's own memory
         self.owner = cache.program.session(layers)
         self.session = self.owner.session
-        self.options = onnxruntime.RunOptions()
-        self.options.only_execute_path_to_fetches = not head
+        self.options = None  # a run with options takes 50 microseconds more
+        if not head:
+            self.options = onnxruntime.RunOptions()
+            self.options.only_execute_path_to_fetches = True
         self.widths = {output.name: output.shape[-1] for output in self.session.get_outputs()[:2]} if head else {}
         self.binding = self.session.io_binding()
         self.lengths = np.zeros(cache.rows, np.int64)
@@ -158,28 +164,33 @@ class Forward:
                 self._bind({f"{name}_{i}": entries}, {f"new_{name}_{i}": entries})
         self.tokens = np.zeros((cache.rows, 0), np.int64)
 
-    def __call__(self, tokens):
-        """Of tokens [B, n], where there is a head: {"logits": [B, n, V], "hidden": [B, n, d]}."""
+    def run(self, tokens):
+        """Write the keys and values of tokens [B, n] behind each row's text, and compute the outputs."""
         n = tokens.shape[1]
         if n != self.tokens.shape[1]:
             self._make_room(n)
-        lengths = self.cache._lengths
-        if lengths.max() + n > self.cache.capacity:
-            self.cache.positions(n)  # raises
         self.tokens[:] = tokens.numpy()
-        self.lengths[:] = lengths
-        self.session.run_with_iobinding(self.binding, self.options)
-        shape = (*tokens.shape, -1)  # copied, since the next call writes into the same arrays
-        return {name: torch.from_numpy(array.reshape(shape).copy()) for name, array in self.outputs.items()}
+        self.lengths[:] = self.cache._lengths
+        try:
+            self.session.run_with_iobinding(self.binding, self.options)
+        except Exception:
+            self.cache.positions(n)  # raises ValueError where the tokens do not fit
+            raise
+
+    def output(self, name):
+        """logits [B, n, V] or hidden [B, n, d] of the last run: a copy, since the next one overwrites them."""
+        return torch.from_numpy(self.outputs[name].copy())
 
     def _make_room(self, n):
         rows = self.cache.rows
         self.tokens = np.zeros((rows, n), np.int64)
-        self.outputs = {name: np.zeros((rows * n, width), np.float32) for name, width in self.widths.items()}
+        self.outputs = {name: np.zeros((rows, n, width), np.float32) for name, width in self.widths.items()}
         self._bind({"tokens": self.tokens}, self.outputs)
 
     def _bind(self, inputs, outputs):
         for name, array in inputs.items():
             self.binding.bind_ortvalue_input(name, self.value(array))
         for name, array in outputs.items():
+            if name in self.widths:
+                array = array.reshape(-1, array.shape[-1])  # as the graph has it
             self.binding.bind_ortvalue_output(name, self.value(array))
