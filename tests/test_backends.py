@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -269,6 +270,41 @@ def test_refresh_keeps_name_context_eos_and_backend():
     model = CausalLM(made("llama"), name="kept", context=32, eos=[5], backend="transformers")
     model.refresh()
     assert (model.name, model.context, model.eos, model.backend) == ("kept", 32, {5}, "transformers")
+
+
+# --- what others set ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["onnxruntime", "transformers", "t5"])
+def test_autocast_and_default_dtypes_change_nothing(kind):
+    def wrapped():
+        return t5("t5", 1, 12) if kind == "t5" else CausalLM(made("llama"), backend=kind)
+
+    model, settings = wrapped(), dict(max_new_tokens=8, seed=0, eos=())
+    expected = autoregress(model, [1, 2, 3], **settings).tokens
+    with torch.autocast("cpu"):
+        assert autoregress(model, [1, 2, 3], **settings).tokens == expected
+        assert autoregress(wrapped(), [1, 2, 3], **settings).tokens == expected
+        assert torch.is_autocast_enabled("cpu")
+    for dtype in (torch.float64, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            assert autoregress(model, [1, 2, 3], **settings).tokens == expected
+            assert torch.get_default_dtype() == dtype
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["onnxruntime", "transformers", "t5"])
+def test_threads_that_share_a_model_decode_what_each_would_alone(kind):
+    model = t5("t5", 1, 12) if kind == "t5" else CausalLM(made("llama"), backend=kind)
+
+    def decode(seed):
+        return autoregress(model, [1, 2, 3 + seed], max_new_tokens=12, seed=seed, eos=()).tokens
+
+    alone = [decode(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(decode, range(4))) == alone
 
 
 # --- the fingerprint ------------------------------------------------------------------------------

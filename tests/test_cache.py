@@ -7,6 +7,10 @@ import torch
 from tiny import fresh_logits, hub_model, language_model, processed
 from transformers import (
     AutoModelForCausalLM,
+    BloomConfig,
+    BloomForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     Gemma2Config,
     GemmaConfig,
     GPTNeoXConfig,
@@ -450,7 +454,22 @@ def test_other_kinds_of_models_are_refused_with_the_reason():
         )
     with pytest.raises(ValueError, match="no language-modelling head"):
         CausalLM(LlamaModel(LlamaConfig(**SHAPE)))
+    for config, build in (
+        (BloomConfig(vocab_size=12, hidden_size=16, n_layer=1, n_head=2), BloomForCausalLM),
+        (FalconConfig(vocab_size=12, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, alibi=True),
+         FalconForCausalLM),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"adds position biases \(ALiBi\)"):
+            CausalLM(build(config))
     model = hub_model("gpt2", 0, vocab_size=12)
+    with pytest.raises(ValueError, match="model is a DataParallel: must be a transformers model.*as .module"):
+        CausalLM(torch.nn.DataParallel(model))
+    with pytest.raises(ValueError, match="tokenizer='gpt2': give the tokenizer itself"):
+        CausalLM(model, "gpt2")
+    flex = hub_model("llama", 0, vocab_size=12)
+    flex.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match=r"attn_implementation='flex_attention', which takes no mask like ours"):
+        CausalLM(flex)
     with pytest.raises(ValueError, match="context=100: this gpt2 is the same model up to 64 positions"):
         CausalLM(model, context=100)
     with pytest.raises(ValueError, match="context=-5: must be an integer"):

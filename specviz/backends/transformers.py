@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from contextlib import ExitStack
 
 import torch
 from transformers.cache_utils import Cache, StaticLayer
@@ -141,9 +142,19 @@ def whole_forward(model):
         refuse_training(type(model).__name__, [model])
         if can_choose:
             inputs["logits_to_keep"] = logits_to_keep
-        return model(**inputs, **{name: cache}, use_cache=True, return_dict=True).logits
+        with without_autocast():
+            return model(**inputs, **{name: cache}, use_cache=True, return_dict=True).logits
 
     return forward
+
+
+def without_autocast():
+    """A context in which models compute in their own dtype: autocast would change p, and q otherwise than p."""
+    stack = ExitStack()
+    for device in ("cpu", "cuda", "mps"):
+        if torch.is_autocast_enabled(device):
+            stack.enter_context(torch.autocast(device, enabled=False))
+    return stack
 
 
 def _cache_argument(module) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from functools import partial
 
@@ -11,7 +12,7 @@ from specviz.arguments import as_eos, integer
 from specviz.backends.changes import Fingerprint
 from specviz.backends.choice import Backends
 from specviz.backends.precision import distance, tolerance
-from specviz.backends.transformers import FULL, Transformers, refuse_training, whole_forward
+from specviz.backends.transformers import FULL, Transformers, refuse_training, whole_forward, without_autocast
 from specviz.models.tokenizers import HubTokenizer
 
 STATEFUL = ("mamba", "rwkv", "recurrent", "linear_attention", "conv", "hybrid")
@@ -26,6 +27,16 @@ class HubModel:
     backend = Transformers.name
 
     def __init__(self, model, tokenizer, **asked):
+        if not hasattr(model, "config") or not hasattr(model, "get_output_embeddings"):
+            raise ValueError(
+                f"model is a {type(model).__name__}: must be a transformers model with a language-modelling head; "
+                "DataParallel and its kin hold theirs as .module."
+            )
+        if isinstance(tokenizer, (str, os.PathLike)):
+            raise ValueError(
+                f"tokenizer={str(tokenizer)!r}: give the tokenizer itself, "
+                f"transformers.AutoTokenizer.from_pretrained({str(tokenizer)!r})."
+            )
         self._asked = asked  # the other arguments: refresh() and copies use them again
         config = model.config.get_text_config()
         self.model = model.eval()
@@ -89,9 +100,10 @@ class HubModel:
         """
         texts, ends = self._check_ids().to(self.device), ((0, 6), (1, 5))  # rows and lengths of the texts
         try:
-            fresh = torch.cat([fresh_logits(texts[i : i + 1, :end], i)[:, end - 3 :] for i, end in ends])
-            # Another row, and tokens behind the text, change the rounding only: a measure of it.
-            both = fresh_logits(texts, None)
+            with without_autocast():
+                fresh = torch.cat([fresh_logits(texts[i : i + 1, :end], i)[:, end - 3 :] for i, end in ends])
+                # Another row, and tokens behind the text, change the rounding only: a measure of it.
+                both = fresh_logits(texts, None)
             both = torch.stack([both[i, end - 3 : end] for i, end in ends])
             ragged = self._ragged_logits(cache)
         except Exception as error:  # a model may do anything with a cache that is not its own
@@ -248,6 +260,17 @@ def _refuse_other_kinds(model, config, name):
         raise ValueError(
             f"{name} ({config.model_type}) is an encoder-decoder: use specviz.models.seq2seq.Seq2SeqLM for T5 and its "
             "kin; others are not supported."
+        )
+    if config.model_type == "bloom" or getattr(config, "alibi", False):
+        raise ValueError(
+            f"{name} ({config.model_type}) adds position biases (ALiBi) that it derives from a mask of its own, so that "
+            "rows of different lengths cannot be fed; use a model with rotary or learned positions."
+        )
+    attention = getattr(config, "_attn_implementation", None)
+    if attention == "flex_attention":  # a mask of ours crashes the process on a CPU
+        raise ValueError(
+            f"{name} was loaded with attn_implementation={attention!r}, which takes no mask like ours: call "
+            'model.set_attn_implementation("sdpa") first.'
         )
     kinds = {*(getattr(config, "layer_types", None) or ()), config.model_type}
     stateful = sorted(kind for kind in kinds if any(word in kind for word in STATEFUL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 
 import torch
@@ -10,7 +11,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from specviz.arguments import integer
 from specviz.backends.protocol import check_needs
-from specviz.backends.transformers import TransformersCache, whole_forward
+from specviz.backends.transformers import TransformersCache, whole_forward, without_autocast
 from specviz.models.causal import HubModel
 
 CONTEXT = 512  # of T5's training
@@ -55,7 +56,7 @@ class Seq2SeqLM(HubModel):
         check_needs(needs, {"inspect"}, f"encoder-decoder {self.name!r}")
         self._check_changes()
         source, mask = self._padded(prompts)
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast():
             encoded = self.model.get_encoder()(input_ids=source, attention_mask=mask).last_hidden_state
         cross_attention = DynamicCache()  # the source's keys and values, written by the first feed
         whole = whole_forward(self.model)
@@ -99,6 +100,9 @@ def _start_token(model, name) -> int:
     raise ValueError(f"{name}: its configuration names no decoder_start_token_id; set model.config's.")
 
 
+_ONE_AT_A_TIME = threading.Lock()  # threads that decode with one model share its layers
+
+
 @contextmanager
 def _bias_at(positions, layer):
     """Let this layer compute its position bias for queries at positions [B, n]; T5 itself takes one for all rows.
@@ -116,8 +120,9 @@ def _bias_at(positions, layer):
         )
         return layer.relative_attention_bias(bucket).permute(0, 3, 1, 2)  # [B, heads, n, capacity]
 
-    layer.compute_bias = compute_bias
-    try:
-        yield
-    finally:
-        del layer.compute_bias
+    with _ONE_AT_A_TIME:
+        layer.compute_bias = compute_bias
+        try:
+            yield
+        finally:
+            del layer.compute_bias
