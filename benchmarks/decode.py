@@ -3,9 +3,10 @@
     python benchmarks/decode.py [--pair tales|smollm2] [--device cpu|cuda] [--dtype float32|…] [--runs N]
                                 [--prompts N] [--threads N] [--temperatures T …] [--out docs/decode.md]
 
-tales: plain and assisted generate() of transformers and, if it is installed, the package flashspec (pip install
-flashspec), each at its best γ of 1 to 5 on the first prompts; and plain and speculative decoding of this package,
-at each γ. Texts have exactly 128 tokens (EOS does not end them) after prompts of 64.
+tales: plain and assisted generate() of transformers and, if they are installed, flashspec (pip install flashspec) and
+onnxruntime-genai (pip install onnxruntime-genai onnx-ir), each at its best γ of 1 to 6 on the first prompts; and plain
+and speculative decoding of this package, at each γ. Texts have exactly 128 tokens
+(EOS does not end them) after prompts of 64.
 
 smollm2: SmolLM2-135M-Instruct edits and summarises texts (data/chats.json), and prompt lookup drafts: this
 package's at each γ, and that of transformers (prompt_lookup_num_tokens) at its best γ of 4 and 10 on the first prompt.
@@ -18,6 +19,7 @@ prompt counts. Run it where nothing else runs.
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -151,29 +153,29 @@ FOLDERS = {}  # that genai's builder wrote, by the names of target and draft
 
 
 def _genai_folder(target, draft, threads):
+    """A folder that onnxruntime-genai opens: the target, and in a folder of its own below it the draft, if any."""
     key = target.name, draft and draft.name
-    if key not in FOLDERS:
-        FOLDERS[key] = tempfile.TemporaryDirectory()
-        root = Path(FOLDERS[key].name)
-        for name, model in (("target", target), ("draft", draft)):
-            if model is None:
-                continue
-            model.model.save_pretrained(root / f"{name}-weights")
-            model.tokenizer.hub.save_pretrained(root / f"{name}-weights")
+    if key in FOLDERS:
+        return FOLDERS[key].name
+    FOLDERS[key] = tempfile.TemporaryDirectory()
+    root = Path(FOLDERS[key].name)
+    for model, folder in ((target, root), (draft, root / "draft")):
+        if model is not None:
+            weights = root / "weights"
+            model.model.save_pretrained(weights)
+            model.tokenizer.hub.save_pretrained(weights)
             builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-p", "fp32", "-e", "cpu"]
-            folders = ["-m", root / f"{name}-weights", "-i", root / f"{name}-weights", "-o", root / name]
-            subprocess.run([*builder, *folders, "-c", root / "cache"], check=True, capture_output=True)
-        config = json.loads((root / "target" / "genai_config.json").read_text())
-        for name in ("target", "draft"):
-            path = root / name / "genai_config.json"
-            if path.exists():
-                config = json.loads(path.read_text())
-                config["model"]["eos_token_id"] = [target.vocab_size]  # no token: texts have a fixed length
-                config["model"]["decoder"]["session_options"]["intra_op_num_threads"] = threads
-                if name == "target" and draft is not None:
-                    pass
-                path.write_text(json.dumps(config))
-    return str(Path(FOLDERS[key].name) / "target")
+            subprocess.run([*builder, "-m", weights, "-i", weights, "-o", folder], check=True, capture_output=True)
+            shutil.rmtree(weights)
+    config = json.loads((root / "genai_config.json").read_text())
+    config["model"]["eos_token_id"] = target.tokenizer.hub.convert_tokens_to_ids("ÿ")  # a byte that is in no text
+    if draft is not None:
+        own = json.loads((root / "draft" / "genai_config.json").read_text())
+        config["model"]["draft"] = own["model"]["decoder"] | {"filename": "draft/model.onnx"}
+    for part in set(config["model"]) & {"decoder", "draft"}:
+        config["model"][part]["session_options"]["intra_op_num_threads"] = threads
+    (root / "genai_config.json").write_text(json.dumps(config))
+    return str(root)
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -259,15 +261,18 @@ def tales(how, temperatures, n) -> Comparison:
 
     def contenders(job):
         named = {PEER_PLAIN: of_transformers(job, draft, 0)}
-        for name, make in ((PEER, of_transformers), ("flashspec", of_flashspec)):
-            if (found := best_of(job, make, draft, range(1, 6), first=3)) is not None:
+        peers = ((PEER, of_transformers), ("flashspec", of_flashspec), ("onnxruntime-genai", of_genai))
+        for name, make in peers:
+            if (found := best_of(job, make, draft, range(1, 7), first=3)) is not None:
                 named[f"{name}, γ = {found[0]}"] = found[1]
+        if (plain := of_genai(job, draft, 0)) is not None:
+            named["onnxruntime-genai, plain"] = plain
         named[PLAIN] = of_specviz(job, None, 0)
         return named | {f"specviz, γ = {gamma}": of_specviz(job, draft, gamma) for gamma in range(1, 9)}
 
     about = (
         f"The bundled pair, {len(prompts)} prompts of {TALES_PROMPT} tokens, {TALES} new tokens each. Peers run at the "
-        "γ of 1 to 5 that was fastest on the first prompts. The last column holds two gains: that of this package's "
+        "γ of 1 to 6 that was fastest on the first prompts. The last column holds two gains: that of this package's "
         f"forward (see *{PLAIN}*) and that of speculation"
     )
     jobs = [Job(_way(t).capitalize(), target, prompts, SamplingParams(t), TALES, False) for t in temperatures]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import warnings
 
 
 def integer(value, name: str, least: int, remedy: str = "") -> int:
@@ -50,11 +51,15 @@ def _is_scalar(value) -> bool:
 
 
 def as_prompts(target, prompt) -> tuple[list[list[int]], bool]:
-    """Text, ids, chat messages, or a list of any of them -> (a list of id lists, whether it was a single prompt)."""
+    """Text, ids, chat messages or a list of any of them, or a tokenizer's output -> (id lists, whether it was one)."""
+    if hasattr(prompt, "keys") and "input_ids" in prompt:
+        prompt = _without_padding(prompt)
+    else:
+        _warn_of_padding(target, prompt)
     sequence = hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")
     if not sequence or isinstance(prompt, (bytes, bytearray)) or hasattr(prompt, "keys") or _is_scalar(prompt):
         raise ValueError(
-            f"prompt={prompt!r}: must be text, token ids, or a list of either (of a tokenizer's output its input_ids), "
+            f"prompt={prompt!r}: must be text, token ids, or a list of either, a tokenizer's output, "
             'or chat messages [{"role": "user", "content": "…"}].'
         )
     single = isinstance(prompt, str) or _is_chat(prompt) or getattr(prompt, "ndim", 2) == 1
@@ -63,6 +68,35 @@ def as_prompts(target, prompt) -> tuple[list[list[int]], bool]:
     if not prompts:
         raise ValueError("prompt=[] is empty: give text, token ids, or a list of either.")
     return [_encode(target, p, "prompt" if single else f"prompt[{i}]") for i, p in enumerate(prompts)], single
+
+
+def _without_padding(encoded):
+    """The ids of a tokenizer's output for which its attention mask is 1."""
+    ids, mask = encoded["input_ids"], encoded.get("attention_mask")
+    if mask is None or len(ids) == 0:
+        return ids
+    if not _is_row(ids[0]):
+        return [token for token, keep in zip(ids, mask) if int(keep)]
+    return [[token for token, keep in zip(*row) if int(keep)] for row in zip(ids, mask)]
+
+
+def _warn_of_padding(target, prompt):
+    """Rows of one length of which some, not all, begin or end with the padding id are most likely padded."""
+    padding = getattr(getattr(target.tokenizer, "hub", None), "pad_token_id", None)
+    listed = isinstance(prompt, (list, tuple)) or getattr(prompt, "ndim", 0) == 2
+    if padding is None or not listed or not all(_is_row(row) and len(row) for row in prompt):
+        return
+    padded = {place: sum(bool(row[place] == padding) for row in prompt) for place in (0, -1)}
+    if len(set(map(len, prompt))) == 1 and any(0 < rows < len(prompt) for rows in padded.values()):
+        warnings.warn(
+            f"prompt: some rows begin or end with the padding id {padding}, and are read as they stand: give the "
+            "tokenizer's whole output, whose attention mask tells what is text.",
+            stacklevel=4,
+        )
+
+
+def _is_row(ids) -> bool:
+    return isinstance(ids, (list, tuple)) or getattr(ids, "ndim", 0) == 1
 
 
 def _is_chat(prompt) -> bool:

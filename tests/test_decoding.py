@@ -423,7 +423,7 @@ BAD = [
     (dict(randomness=Exhaustive()), r"for branch in Exhaustive\(\): … randomness=branch"),
     (dict(randomness=Seeded(0, rows=[0, 1])), r"randomness is for 2 rows, and prompt has 1"),
     (dict(prompt=b"abc"), r"prompt=b'abc': must be text"),
-    (dict(prompt={"input_ids": [0]}), r"of a tokenizer's output its input_ids"),
+    (dict(prompt={"text": [0]}), r"or a list of either, a tokenizer's output, or chat messages"),
     (dict(prompt="\ud800"), r"holds half a character"),
     (dict(stop="\ud800"), r"stop=.* holds half a character"),
     (dict(stop=3), r"stop=3: must be"),

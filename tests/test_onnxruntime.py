@@ -1,11 +1,13 @@
 """onnxruntime's forward gives the logits of transformers' own, and belongs to the model that it was made from."""
 
 import copy
+from collections import Counter
 from itertools import zip_longest
 
 import numpy as np
 import pytest
 import torch
+from tiny import language_model
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -17,10 +19,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from specviz import SamplingParams, autoregress, load_pair, rounds, speculate
+from specviz import Exhaustive, SamplingParams, autoregress, load_pair, rounds, speculate
 from specviz.backends import llama_graph, onnxruntime
+from specviz.backends.precision import rounding
 from specviz.backends.transformers import TransformersCache
 from specviz.drafters.layer_skip import LayerSkip
+from specviz.equivalence import compare, target_law
 from specviz.models.causal import CausalLM
 from specviz.steps import commit, draft, target_forward
 from specviz.verification import verify
@@ -297,3 +301,17 @@ def test_a_graph_that_differs_is_not_used(monkeypatch):
     assert model.backend == "transformers"
     with pytest.raises(ValueError, match="backend='onnxruntime' gives other logits"):
         CausalLM(model.model, backend="onnxruntime")
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_the_law_is_exact_with_this_backend(greedy):
+    """All branches of three tokens, one row each. Float32: a logit off by δ moves P(x) by at most 2·δ a token."""
+    target, draft = (language_model("llama", seed, dtype=torch.float32) for seed in (1, 2))
+    settings = dict(max_new_tokens=3, sampling=SamplingParams(temperature=0 if greedy else 1), eos=(0,))
+    law = Counter()
+    for branch in Exhaustive(rows=1):
+        trace = speculate(target, draft, [1], gamma=2, randomness=branch, **settings)
+        assert trace.backend == "onnxruntime"
+        law[tuple(trace.tokens)] += branch.weight[0]
+    off = rounding(target.new_cache([[0]], 8).feed(torch.tensor([[1, 2, 1]])))
+    assert compare(law, target_law(target, [1], **settings), tolerance=0 if greedy else 3 * 2 * off).exact

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from specviz import Scripted, TableModel, autoregress, speculate, stream
@@ -343,3 +343,44 @@ def test_the_bytes_of_an_id_are_what_it_adds_within_a_text(name):
     broken = {"sentencepiece": "<0xC3>", "byte-level": "aâ", "single bytes": "Ã"}
     if name in broken:
         assert tokenizer.piece(tokenizer.vocabulary[broken[name]]) in (b"\xc3", b"a\xe2")
+
+
+# --- prompts ----------------------------------------------------------------------------------------
+
+
+def words(**special):
+    """A tokenizer of whole words, which begins texts with <s> where it is told to."""
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "<s>", "a", "b", "c"])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if special:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", **special)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("tensors", [None, "pt", "np"])
+def test_a_tokenizers_output_is_read_by_its_mask(side, tensors):
+    tokenizer = words()
+    tokenizer.padding_side = side
+    target = TableModel.random(5)
+    target.tokenizer = HubTokenizer(tokenizer)
+    texts = ["a b c", "b"]
+    encoded = tokenizer(texts, padding=True, return_tensors=tensors)
+    settings = dict(max_new_tokens=3, seed=0)
+    expected = autoregress(target, [[2, 3, 4], [3]], **settings)
+    traces = autoregress(target, encoded, **settings)
+    assert [(t.prompt_tokens, t.tokens) for t in traces] == [(t.prompt_tokens, t.tokens) for t in expected]
+    with pytest.warns(
+        UserWarning, match="begin or end with the padding id 0, and are read as they stand: give the tok"
+    ):
+        padded = autoregress(target, encoded["input_ids"], **settings)
+    assert [len(t.prompt_tokens) for t in padded] == [3, 3]
+    alone = autoregress(target, tokenizer("a b"), **settings)
+    assert alone.prompt_tokens == [2, 3]
+
+
+def test_a_text_that_begins_with_bos_gets_no_second_one():
+    tokenizer = HubTokenizer(words(bos_token="<s>"))
+    assert tokenizer.encode("a b") == tokenizer.encode("<s> a b") == [1, 2, 3]
+    assert tokenizer.encode("<s>") == [1]

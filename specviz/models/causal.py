@@ -263,8 +263,8 @@ def _refuse_other_kinds(model, config, name):
         )
     if config.model_type == "bloom" or getattr(config, "alibi", False):
         raise ValueError(
-            f"{name} ({config.model_type}) adds position biases (ALiBi) that it derives from a mask of its own, so that "
-            "rows of different lengths cannot be fed; use a model with rotary or learned positions."
+            f"{name} ({config.model_type}) adds position biases (ALiBi) that it derives from a mask of its own, so "
+            "that rows of different lengths cannot be fed; use a model with rotary or learned positions."
         )
     attention = getattr(config, "_attn_implementation", None)
     if attention == "flex_attention":  # a mask of ours crashes the process on a CPU

@@ -47,7 +47,11 @@ class HubTokenizer:
         self._pieces: dict[int, bytes] = {}
 
     def encode(self, text: str) -> list[int]:
-        return self.hub.encode(text, verbose=False)  # specviz itself refuses a prompt that is too long
+        ids = self.hub.encode(text, verbose=False)  # specviz itself refuses a prompt that is too long
+        bos, begin = (getattr(self.hub, name, None) for name in ("bos_token", "bos_token_id"))
+        if bos and text.startswith(bos) and ids[:2] == [begin, begin] and not text.startswith(bos + bos):
+            return ids[1:]  # a text that has its beginning already, such as a chat template's
+        return ids
 
     def chat(self, messages: list[dict]) -> list[int]:
         """Ids of a conversation [{"role": …, "content": …}, …], up to where the model's answer begins."""
