@@ -4,7 +4,7 @@ A decoding says what it needs, and the fastest backend that can do all of it is 
 
     "first_layers"   cache.first_layers(n): the same cache, fed through the first n layers (layer skip drafts with it)
     "inspect"        keys, values and masks can be read and changed as transformers has them
-    "hidden_states"  the last layer's output beside the logits: no backend has it yet
+    "hidden_states"  cache.hidden_states [B, n, d]: what the head read at the tokens of the last feed
     "tree"           several continuations of one text in one forward: no backend has it yet
 """
 
