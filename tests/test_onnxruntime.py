@@ -1,6 +1,7 @@
 """onnxruntime's forward gives the logits of transformers' own, and belongs to the model that it was made from."""
 
 import copy
+import warnings
 from collections import Counter
 from itertools import zip_longest
 
@@ -158,6 +159,9 @@ def test_without_its_packages_transformers_decodes_and_says_what_is_missing(monk
     monkeypatch.setattr(onnxruntime, "find_spec", lambda name: None)
     with pytest.warns(UserWarning, match="pip install onnxruntime onnx makes decoding"):
         assert CausalLM(made("llama")).backend == "transformers"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CausalLM(made("llama", torch.float64))  # which they would not serve
 
 
 def test_a_session_that_cannot_be_made_is_passed_over(monkeypatch):

@@ -6,21 +6,6 @@ import numpy as np
 import onnx
 import onnx.parser
 
-FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length of the text
-
-
-def has_a_graph(model) -> bool:
-    """Whether this transformers model is of Llama's architecture, without a sliding window."""
-    config = model.config
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    return (
-        type(model).__name__ in FAMILIES
-        and config.hidden_act == "silu"
-        and rope.get("rope_type", "default") in ROTATIONS
-        and not (getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True))
-    )
-
 
 class LlamaGraph:
     """The graph of a model's first layers (None: of all of them).

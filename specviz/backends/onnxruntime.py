@@ -16,6 +16,8 @@ import torch
 from specviz.backends.ragged import FirstLayers, RaggedCache
 from specviz.backends.transformers import FULL
 
+FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+ROTATIONS = ("default", "linear", "llama3")  # angles that do not depend on the length of the text
 LARGEST = 2**31  # bytes of weights, since onnxruntime arranges a copy of them for the processor
 ONE_THREAD = 2**22  # bytes of weights up to which a second thread costs as much as it saves
 PIECE = 256  # a long prompt is fed in pieces of so many tokens: masks and scores grow with the square
@@ -23,10 +25,15 @@ INSTALL = "pip install onnxruntime onnx"
 
 
 def is_supported(model) -> bool:
-    """Whether a transformers model may decode through copies of its weights: float32 on the CPU, not too large."""
-    weights = list(model.parameters())
+    """Whether this transformers model is of Llama's architecture, in float32 on the CPU and not too large."""
+    config, weights = model.config, list(model.parameters())
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     return (
-        {(w.device.type, w.dtype) for w in weights} == {("cpu", torch.float32)}
+        type(model).__name__ in FAMILIES
+        and config.hidden_act == "silu"
+        and rope.get("rope_type", "default") in ROTATIONS
+        and not (getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True))
+        and {(w.device.type, w.dtype) for w in weights} == {("cpu", torch.float32)}
         and sum(w.nbytes for w in weights) <= LARGEST
         and not hasattr(model, "_hf_hook")  # accelerate's
     )
@@ -48,19 +55,17 @@ class OnnxRuntime:
         if not all(find_spec(package) for package in ("onnx", "onnxruntime")):
             warnings.warn(f"{INSTALL} makes decoding of small models on this CPU several times as fast.", stacklevel=5)
             return None
-        from specviz.backends.llama_graph import has_a_graph
-
-        return {"first_layers", "hidden_states"} if has_a_graph(model.model) else None
+        return {"first_layers", "hidden_states"}
 
     def __init__(self, model):
         self.model = model.model
+        self.small = sum(w.nbytes for w in self.model.parameters()) <= ONE_THREAD
         self.threads, self.sessions = None, {}
         self.session()
 
     def session(self, layers=None):
         """A session of the first layers (None: of all), with as many threads as torch has now."""
-        small = sum(w.nbytes for w in self.model.parameters()) <= ONE_THREAD
-        threads = 1 if small else torch.get_num_threads()
+        threads = 1 if self.small else torch.get_num_threads()
         if threads != self.threads:
             self.threads, self.sessions = threads, {}
         if layers not in self.sessions:
@@ -116,7 +121,7 @@ class OnnxCache(RaggedCache):
 
     @property
     def hidden_states(self):
-        """[B, n, d]: what the head read at the tokens of the last feed."""
+        """[B, n, d]: what the head read at the tokens of the last feed (at most PIECE of them)."""
         return self.last.output("hidden")
 
     def prefill(self, tokens, count=None):
